@@ -1,0 +1,57 @@
+/* Errors: every fallible function returns 0 or one of these negative codes.
+ *
+ * The text of the last error belongs to the calling thread. It is written where the fault is found
+ * and prefixed on the way up, so that it ends as "model.onnx: node 'conv1' (Conv): ...".
+ *
+ *     if (rank > MGPU_MAX_RANK)
+ *         return mgpu_fail(MGPU_EUNSUPPORTED, "rank %d is more than %d", rank, MGPU_MAX_RANK);
+ *     ...
+ *     return mgpu_prefix(lower(node), "node '%s' (%s)", name, type);
+ */
+#ifndef MGPU_BASE_STATUS_H
+#define MGPU_BASE_STATUS_H
+
+enum mgpu_status {
+    MGPU_OK = 0,
+    MGPU_ENOMEM = -1,
+    MGPU_EINVALID = -2,     /* the input (file, data, option) is wrong */
+    MGPU_EUNSUPPORTED = -3, /* the input is right, but mgpu cannot do it */
+    MGPU_EIO = -4,
+    MGPU_EDEVICE = -5,
+    MGPU_EINTERNAL = -6,
+    MGPU_EUSAGE = -7, /* wrong usage of the command line: exit status 2 */
+};
+
+/* Sets this thread's error text and returns `code`. The text has no final newline. */
+int mgpu_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Puts "format: " before the text when `code` is an error. Returns `code`. */
+int mgpu_prefix(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* This thread's last error text; "" when there was none. Valid until the next mgpu_fail. */
+const char *mgpu_error(void);
+
+/* Copies another thread's error text into this thread's. Returns `code`. */
+int mgpu_fail_text(int code, const char *text);
+
+/* Warnings and notes: what a person should know but need not act on. The receiver is set by the
+ * facade (NULL: dropped). */
+void mgpu_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void mgpu_set_note(void (*receiver)(void *context, const char *text), void *context);
+
+#define MGPU_TRY(expr)                                                                             \
+    do {                                                                                           \
+        int try_rc_ = (expr);                                                                      \
+        if (try_rc_ < 0)                                                                           \
+            return try_rc_;                                                                        \
+    } while (0)
+
+/* The same for functions with one clean-up label `done:` and a variable `rc`. */
+#define MGPU_TRY_GOTO(expr)                                                                        \
+    do {                                                                                           \
+        rc = (expr);                                                                               \
+        if (rc < 0)                                                                                \
+            goto done;                                                                             \
+    } while (0)
+
+#endif

@@ -86,7 +86,8 @@ void *mgpu_xrealloc(void *block, size_t count, size_t size)
     atomic_fetch_add(&calls, 1);
     if (size && count > SIZE_MAX / size)
         return checked(NULL);
-    return checked(realloc(block, count * size ? count * size : 1));
+    size_t whole = count * size;
+    return checked(realloc(block, whole > 0 ? whole : 1));
 }
 
 char *mgpu_xstrdup(const char *from)

@@ -29,8 +29,12 @@ int mgpu_prefix(int code, const char *format, ...)
     va_start(args, format);
     int n = vsnprintf(text, TEXT, format, args);
     va_end(args);
-    if (n >= 0 && n < TEXT)
-        snprintf(text + n, (size_t)(TEXT - n), ": %s", old);
+    if (n < 0 || n >= TEXT - 3)
+        return code;
+    size_t room = (size_t)(TEXT - n - 3), length = strnlen(old, room);
+    memcpy(text + n, ": ", 2);
+    memcpy(text + n + 2, old, length);
+    text[n + 2 + (int)length] = 0;
     return code;
 }
 

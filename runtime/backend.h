@@ -46,7 +46,7 @@ struct mgpu_kernel {
 };
 
 struct mgpu_backend {
-    const char *name;                   /* "ref", "cpu" */
+    const char *name;                        /* "ref", "cpu" */
     const struct mgpu_kernel *const *tables; /* NULL-terminated list of tables, each ended by a NULL
                                               * op */
 };

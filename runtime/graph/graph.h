@@ -14,7 +14,7 @@
 #include "runtime/base/memory.h"
 #include "runtime/graph/dim.h"
 
-struct mgpu_op;   /* runtime/ops/op.h */
+struct mgpu_op; /* runtime/ops/op.h */
 struct mgpu_node;
 
 enum mgpu_value_kind {
@@ -72,10 +72,10 @@ struct mgpu_node {
 
 /* What a stored tensor is for. */
 enum mgpu_parameter_role {
-    MGPU_WEIGHT,      /* trained */
-    MGPU_FROZEN,      /* could be trained, is not */
-    MGPU_STATISTIC,   /* running mean or variance */
-    MGPU_STATE,       /* optimizer state, counters */
+    MGPU_WEIGHT,    /* trained */
+    MGPU_FROZEN,    /* could be trained, is not */
+    MGPU_STATISTIC, /* running mean or variance */
+    MGPU_STATE,     /* optimizer state, counters */
 };
 
 /* A tensor stored between steps. Its contents live outside the graph (runtime/compile/store.h) and
@@ -85,7 +85,7 @@ struct mgpu_parameter {
     enum mgpu_parameter_role role;
     struct mgpu_value *value;
     struct mgpu_value *gradient; /* set by mgpu_gradient for MGPU_WEIGHT, else NULL */
-    struct mgpu_value *next;     /* what it becomes at the end of the step (an assignment) or NULL */
+    struct mgpu_value *next; /* what it becomes at the end of the step (an assignment) or NULL */
 };
 
 struct mgpu_graph {
@@ -119,21 +119,20 @@ struct mgpu_value *mgpu_graph_input(struct mgpu_graph *g, const char *name, enum
 struct mgpu_value *mgpu_graph_parameter(struct mgpu_graph *g, const char *name,
                                         enum mgpu_parameter_role role, enum mgpu_dtype type,
                                         int rank, const struct mgpu_dim *dims);
-struct mgpu_value *mgpu_graph_constant(struct mgpu_graph *g, const char *name,
-                                       enum mgpu_dtype type, int rank, const struct mgpu_dim *dims,
-                                       const void *data, const struct mgpu_dim *ints);
+struct mgpu_value *mgpu_graph_constant(struct mgpu_graph *g, const char *name, enum mgpu_dtype type,
+                                       int rank, const struct mgpu_dim *dims, const void *data,
+                                       const struct mgpu_dim *ints);
 struct mgpu_value *mgpu_graph_scalar(struct mgpu_graph *g, int which, const char *name);
 
 /* The model's output or another value that must be computed under this name. */
 void mgpu_graph_output(struct mgpu_graph *g, const char *name, struct mgpu_value *value);
 
-/* Appends a node of `op`, infers types and shapes of its outputs, and gives them in out[0..outputs).
- * `attrs` (op->attrs_size bytes, NULL when there are none) are copied; pointers inside must live in
- * the graph's arena. When all inputs are constants and the operator can be folded, nothing is
- * appended and out[] are constants. Errors name the origin's node. */
-int mgpu_graph_node(struct mgpu_graph *g, const struct mgpu_op *op, const void *attrs,
-                    int inputs, struct mgpu_value *const *input, int outputs,
-                    struct mgpu_value **out);
+/* Appends a node of `op`, infers types and shapes of its outputs, and gives them in
+ * out[0..outputs). `attrs` (op->attrs_size bytes, NULL when there are none) are copied; pointers
+ * inside must live in the graph's arena. When all inputs are constants and the operator can be
+ * folded, nothing is appended and out[] are constants. Errors name the origin's node. */
+int mgpu_graph_node(struct mgpu_graph *g, const struct mgpu_op *op, const void *attrs, int inputs,
+                    struct mgpu_value *const *input, int outputs, struct mgpu_value **out);
 
 /* Elements of a value; bytes of a value. */
 int64_t mgpu_value_count(const struct mgpu_value *value);

@@ -2,9 +2,9 @@
  *
  * An expression is a short list of operations in single assignment: each gives one value that later
  * ones use by number; the last is the result. The same list is interpreted tile by tile on the CPU,
- * differentiated symbolically, and can be printed as C for a GPU. Every operation has a type. Floats
- * are computed in their type (half types as float, rounded when stored); integers as 64 bit and cut
- * to their type after each operation (wrapping); comparisons give bool.
+ * differentiated symbolically, and can be printed as C for a GPU. Every operation has a type.
+ * Floats are computed in their type (half types as float, rounded when stored); integers as 64 bit
+ * and cut to their type after each operation (wrapping); comparisons give bool.
  */
 #ifndef MGPU_OPS_EXPR_H
 #define MGPU_OPS_EXPR_H
@@ -21,11 +21,11 @@ enum mgpu_expr_code {
     MGPU_X_NEG,
     MGPU_X_ABS,
     MGPU_X_SIGN,
-    MGPU_X_NOT,         /* bool */
-    MGPU_X_BITNOT,      /* integers */
+    MGPU_X_NOT,    /* bool */
+    MGPU_X_BITNOT, /* integers */
     MGPU_X_FLOOR,
     MGPU_X_CEIL,
-    MGPU_X_ROUND,       /* half to even */
+    MGPU_X_ROUND, /* half to even */
     MGPU_X_RECIPROCAL,
     MGPU_X_SQRT,
     MGPU_X_EXP,

@@ -1,9 +1,9 @@
 /* The record of a core operator: everything that is true of it, in one place.
  *
- * A family file (runtime/ops/conv.c ...) ends in its records; runtime/ops/ops.c lists them all. What
- * runs an operator is elsewhere (runtime/backend.h): a record knows shapes, gradients, costs and how
- * the work may be cut, and nothing of devices. To add one: write its attribute struct in the
- * family's header, its rules in the family's file, its row in ops.c, its plain kernel in
+ * A family file (runtime/ops/conv.c ...) ends in its records; runtime/ops/ops.c lists them all.
+ * What runs an operator is elsewhere (runtime/backend.h): a record knows shapes, gradients, costs
+ * and how the work may be cut, and nothing of devices. To add one: write its attribute struct in
+ * the family's header, its rules in the family's file, its row in ops.c, its plain kernel in
  * runtime/ref. tests/ops/test_table.c fails when a rule is missing.
  */
 #ifndef MGPU_OPS_OP_H
@@ -30,19 +30,19 @@ struct mgpu_split {
 
 /* What op->split answers. */
 enum mgpu_split_answer {
-    MGPU_SPLIT_OK = 0,   /* out[] is right for these in[] */
-    MGPU_SPLIT_FULL = 1, /* needs input *which whole: a sum must be all-reduced first */
+    MGPU_SPLIT_OK = 0,    /* out[] is right for these in[] */
+    MGPU_SPLIT_FULL = 1,  /* needs input *which whole: a sum must be all-reduced first */
     MGPU_SPLIT_MIXES = 2, /* mixes samples: cannot run on a part of the batch. *which: the input */
 };
 
 enum mgpu_attr_kind {
-    MGPU_ATTR_INT,    /* int64_t */
-    MGPU_ATTR_BOOL,   /* bool */
-    MGPU_ATTR_FLOAT,  /* double */
-    MGPU_ATTR_ENUM,   /* int, names in `names` (NULL-terminated) */
-    MGPU_ATTR_INTS,   /* int64_t[length] */
-    MGPU_ATTR_TYPE,   /* enum mgpu_dtype */
-    MGPU_ATTR_EXPR,   /* const struct mgpu_expr * */
+    MGPU_ATTR_INT,   /* int64_t */
+    MGPU_ATTR_BOOL,  /* bool */
+    MGPU_ATTR_FLOAT, /* double */
+    MGPU_ATTR_ENUM,  /* int, names in `names` (NULL-terminated) */
+    MGPU_ATTR_INTS,  /* int64_t[length] */
+    MGPU_ATTR_TYPE,  /* enum mgpu_dtype */
+    MGPU_ATTR_EXPR,  /* const struct mgpu_expr * */
 };
 
 /* A field of an operator's attribute struct: for printing, comparing and hashing nodes. */
@@ -61,10 +61,10 @@ struct mgpu_cost {
 };
 
 enum mgpu_op_flags {
-    MGPU_OP_NO_FOLD = 1,       /* has an effect or depends on the step: never folded */
-    MGPU_OP_NO_GRADIENT = 2,   /* integer or piecewise constant: the gradient is zero (ArgMax) */
-    MGPU_OP_VARIADIC = 4,      /* any number of inputs from min_inputs up */
-    MGPU_OP_COMMUNICATION = 8, /* several ranks take part */
+    MGPU_OP_NO_FOLD = 1,        /* has an effect or depends on the step: never folded */
+    MGPU_OP_NO_GRADIENT = 2,    /* integer or piecewise constant: the gradient is zero (ArgMax) */
+    MGPU_OP_VARIADIC = 4,       /* any number of inputs from min_inputs up */
+    MGPU_OP_COMMUNICATION = 8,  /* several ranks take part */
     MGPU_OP_GRADIENT_ONLY = 16, /* made by gradients, updates or plans, not itself differentiated:
                                  * `gradient` says so by refusing, naming the operator */
 };

@@ -1,0 +1,114 @@
+/* Lowering: an ONNX model at bound sizes becomes a graph of core operators.
+ *
+ * lower.c walks the nodes in order and keeps, for each ONNX name, the core value that it is.
+ * lower_<family>.c hold one function an ONNX operator (struct mgpu_lowering), which reads its
+ * inputs, attributes and opset and appends core nodes through runtime/ops/build.h. What is constant
+ * folds as it is made, so shape arithmetic never reaches the graph.
+ */
+#ifndef MGPU_IMPORTER_LOWER_H
+#define MGPU_IMPORTER_LOWER_H
+
+#include "importer/weights.h"
+#include "runtime/ops/build.h"
+
+struct mgpu_binding { /* --dim NAME=VALUE */
+    const char *name;
+    int64_t value;
+};
+
+struct mgpu_lower_input { /* what the data say of a graph input; without one, axis 0 is the batch */
+    const char *name;
+    int batch_axis; /* -1: none: rows are not samples */
+    int rank;
+    int64_t dims[MGPU_MAX_RANK]; /* per step at batch 1 where batch_axis says so; 0 = unknown */
+};
+
+enum mgpu_norm_mode { MGPU_NORM_TRAIN, MGPU_NORM_FROZEN, MGPU_NORM_SYNC, MGPU_NORM_DEFAULT };
+enum mgpu_variance { MGPU_VARIANCE_DEFAULT, MGPU_VARIANCE_UNBIASED, MGPU_VARIANCE_POPULATION };
+
+struct mgpu_dropout_rule { /* --dropout [NODE=]P, keep, off */
+    const char *node;      /* NULL: all */
+    double probability;    /* -1: keep what the file says; 0: off */
+};
+
+struct mgpu_lower_options {
+    enum mgpu_dtype float_type; /* MGPU_FLOAT or MGPU_DOUBLE */
+    int64_t batch;              /* samples of this lowering */
+    bool training;              /* false: inference form of everything */
+    enum mgpu_norm_mode norm;
+    enum mgpu_variance variance;
+    const struct mgpu_binding *binding;
+    int bindings;
+    const struct mgpu_lower_input *input;
+    int inputs;
+    const struct mgpu_dropout_rule *dropout;
+    int dropouts;
+    const char *const *wanted; /* outputs (graph outputs or any ONNX name) to compute; NULL: all
+                                * graph outputs. What they do not need is not lowered. */
+    int wanted_count;
+};
+
+/* The graph: inputs (those that are needed), parameters (weights of `weights`, by index: parameter
+ * i of the graph carries weight->name), outputs by their ONNX names, running statistics as
+ * parameters[..].next. Everything unsupported is collected and reported in one error. */
+int mgpu_lower(struct mgpu_graph **out, struct mgpu_onnx_model *model,
+               const struct mgpu_weights *weights, const struct mgpu_lower_options *options);
+
+/* ---- For lower_<family>.c ---------------------------------------------------------------------
+ */
+
+struct mgpu_lower {
+    struct mgpu_graph *g;
+    struct mgpu_onnx_model *model;
+    const struct mgpu_weights *weights;
+    const struct mgpu_lower_options *options;
+    const struct mgpu_onnx_node *node; /* the one being lowered */
+    struct mgpu_value *in[64];         /* its inputs; NULL: absent. More: mgpu_lower_in */
+    struct mgpu_value *out[16];        /* to be set; one left NULL is an error if it is used */
+    void *names;                       /* lower.c's */
+};
+
+struct mgpu_lowering {
+    const char *type; /* ONNX operator */
+    int since, until; /* opsets [since, until] of ai.onnx (until 0: no end) that this row handles */
+    int (*lower)(struct mgpu_lower *l);
+};
+
+/* One table a family, ended by a NULL type. */
+extern const struct mgpu_lowering mgpu_lower_math[];   /* lower_math.c: arithmetic, activations */
+extern const struct mgpu_lowering mgpu_lower_logic[];  /* comparisons, Where, Cast, bits */
+extern const struct mgpu_lowering mgpu_lower_tensor[]; /* Shape, Reshape, Concat, Slice, Pad ... */
+extern const struct mgpu_lowering mgpu_lower_gather[]; /* Gather*, Scatter*, OneHot ... */
+extern const struct mgpu_lowering mgpu_lower_reduce[]; /* Reduce*, ArgMax, CumSum, TopK */
+extern const struct mgpu_lowering mgpu_lower_linear[]; /* MatMul, Gemm, Einsum */
+extern const struct mgpu_lowering mgpu_lower_conv[];   /* Conv, ConvTranspose, pools */
+extern const struct mgpu_lowering mgpu_lower_normalize[]; /* BatchNormalization ..., Dropout */
+extern const struct mgpu_lowering mgpu_lower_rnn[];       /* RNN, GRU, LSTM */
+extern const struct mgpu_lowering mgpu_lower_image[];     /* Resize, Upsample, DepthToSpace ... */
+extern const struct mgpu_lowering mgpu_lower_loss[];    /* SoftmaxCrossEntropyLoss, Nll, Softmax */
+extern const struct mgpu_lowering mgpu_lower_control[]; /* If with a foldable condition */
+
+/* Input i, NULL when absent. */
+struct mgpu_value *mgpu_lower_in(struct mgpu_lower *l, int i);
+
+/* A constant input as numbers: MGPU_EUNSUPPORTED naming the input when it is not constant. At most
+ * `most`; returns the count. `dims` (may be NULL) gets the monomials. */
+int mgpu_lower_ints(struct mgpu_lower *l, int i, int64_t *values, struct mgpu_dim *dims, int most);
+int mgpu_lower_doubles(struct mgpu_lower *l, int i, double *values, int most);
+
+/* Axis in [-rank, rank) made non-negative, or an error. */
+int mgpu_lower_axis(int64_t *out, int64_t axis, int rank);
+
+/* "axes" as an attribute or as input `i` (later opsets), as a bit mask; `otherwise` when absent. */
+int mgpu_lower_axes(struct mgpu_lower *l, int i, int rank, unsigned otherwise, unsigned *mask);
+
+/* Finishes a formula: sets out[0] = value, or gives the build error. */
+int mgpu_lower_give(struct mgpu_lower *l, struct mgpu_value *value);
+
+/* The weight behind input i when it is a parameter of the graph, else NULL. */
+struct mgpu_parameter *mgpu_lower_parameter(struct mgpu_lower *l, int i);
+
+/* Lowers a body in the scope of the node (If): its outputs become out[]. */
+int mgpu_lower_body(struct mgpu_lower *l, const struct mgpu_onnx_body *body);
+
+#endif

@@ -1,0 +1,96 @@
+/* An ONNX model made ready to be understood: model-local functions inlined, names unique, attribute
+ * references resolved, initializers and inputs told apart. Nothing is interpreted yet.
+ *
+ * Borrows from the mgpu_onnx_file, which must outlive it. protobuf-c types stop in importer/.
+ */
+#ifndef MGPU_IMPORTER_MODEL_H
+#define MGPU_IMPORTER_MODEL_H
+
+#include "importer/onnx_file.h"
+#include "runtime/base/array.h"
+#include "runtime/graph/graph.h"
+
+struct mgpu_onnx_body;
+
+struct mgpu_onnx_node {
+    int index;          /* position over the whole model, bodies included */
+    const char *type;   /* "Conv" */
+    const char *domain; /* "" is ai.onnx */
+    int opset;          /* version of the domain that is in force here */
+    const char *name;   /* as in the file, may be "" */
+    const char *path;   /* function call path: "" at the top, "outer/inner/" inside */
+    const char *layer;  /* the module that made it, "" when unknown: dynamo's name_scopes
+                         * ("enc.layers.0.linear1"), TorchScript's node name without its last part
+                         * ("/enc/layers.0/linear1"), Keras's scope */
+    int inputs;
+    const char **input; /* flat names, unique over the model; "" is absent */
+    int outputs;
+    const char **output;
+    int attributes;
+    const Onnx__AttributeProto **attribute; /* references to function attributes resolved */
+    int bodies; /* subgraphs (If, Loop, Scan), in the order of the attributes */
+    struct mgpu_onnx_body *body;
+    const char **body_name; /* attribute names: "then_branch" */
+    const Onnx__NodeProto *proto;
+};
+
+/* A tensor stored in the file: an initializer of the graph or of a body, or a Constant node's value
+ * (of a float type and rank 1 or more: it can be a weight too). */
+struct mgpu_onnx_initializer {
+    const char *name;               /* flat; for a Constant, the node's output */
+    const Onnx__TensorProto *proto; /* NULL for Constants with value_float(s) or value_int(s) */
+    struct mgpu_array array;        /* contents, read when the model is */
+    bool constant_node;
+    bool graph_input; /* also listed as a graph input */
+};
+
+struct mgpu_onnx_value { /* a graph input or output as declared */
+    const char *name;
+    enum mgpu_dtype type;
+    int rank;                           /* -1: not declared */
+    int64_t dims[MGPU_MAX_RANK];        /* -1 where symbolic or unknown */
+    const char *symbols[MGPU_MAX_RANK]; /* "N", "unk__51"; NULL where a number; "" unknown */
+};
+
+struct mgpu_onnx_body {
+    int nodes;
+    struct mgpu_onnx_node *node;
+    int inputs; /* formal inputs of a body; the graph's inputs at the top (without initializers) */
+    struct mgpu_onnx_value *input;
+    int outputs;
+    struct mgpu_onnx_value *output;
+};
+
+enum mgpu_producer { MGPU_PRODUCER_OTHER, MGPU_PRODUCER_PYTORCH, MGPU_PRODUCER_TENSORFLOW };
+
+struct mgpu_onnx_model {
+    struct mgpu_arena *arena;
+    const struct mgpu_onnx_file *file;
+    enum mgpu_producer producer;
+    struct mgpu_onnx_body graph;
+    int initializers;
+    struct mgpu_onnx_initializer *initializer;
+    int node_total;
+    struct mgpu_onnx_node **all; /* every node, bodies included, by index */
+};
+
+/* Inlines, resolves and reads. Recursive functions, unknown functions' attributes, inlining that
+ * grows past 1,000,000 nodes: errors that name the function. */
+int mgpu_onnx_model_new(struct mgpu_onnx_model **out, const struct mgpu_onnx_file *file);
+void mgpu_onnx_model_free(struct mgpu_onnx_model *model);
+
+/* The initializer called `name` (flat), or -1. */
+int mgpu_onnx_find_initializer(const struct mgpu_onnx_model *model, const char *name);
+
+/* Attributes by name: the value, or `otherwise` when the node has none of that name and type. */
+const Onnx__AttributeProto *mgpu_onnx_attribute(const struct mgpu_onnx_node *node,
+                                                const char *name);
+int64_t mgpu_onnx_int(const struct mgpu_onnx_node *node, const char *name, int64_t otherwise);
+double mgpu_onnx_float(const struct mgpu_onnx_node *node, const char *name, double otherwise);
+/* Fills at most `most` values; gives how many there are, or -1 when the attribute is absent. */
+int mgpu_onnx_ints(const struct mgpu_onnx_node *node, const char *name, int64_t *values, int most);
+/* A string into the model's arena (protobuf strings of attributes are not terminated). */
+const char *mgpu_onnx_string(struct mgpu_onnx_model *model, const struct mgpu_onnx_node *node,
+                             const char *name, const char *otherwise);
+
+#endif

@@ -1,0 +1,85 @@
+/* Which initializer is which weight.
+ *
+ * Exporters merge equal tensors, copy tied ones, fold, transpose and rename (see design notes in
+ * weights.c). This page decides, before anything is lowered, what each stored tensor is and which
+ * of its uses are one trainable parameter. Every decision that is not plain is printed by the
+ * caller
+ * (`notes`) and can be overruled.
+ */
+#ifndef MGPU_IMPORTER_WEIGHTS_H
+#define MGPU_IMPORTER_WEIGHTS_H
+
+#include "importer/model.h"
+
+enum mgpu_weight_role {
+    MGPU_ROLE_TRAINED,
+    MGPU_ROLE_FROZEN,
+    MGPU_ROLE_STATISTIC,
+    MGPU_ROLE_SHAPE,    /* integers or floats that only say sizes, axes, scales, bounds */
+    MGPU_ROLE_CONSTANT, /* used as data, not trained: masks, class weights, scalars */
+    MGPU_ROLE_UNUSED,
+};
+const char *mgpu_weight_role_name(enum mgpu_weight_role role); /* "trained" ... */
+
+/* How a tied copy is stored, against the parameter's own layout. */
+enum mgpu_copy { MGPU_COPY_SAME, MGPU_COPY_TRANSPOSED };
+
+struct mgpu_use { /* input `input` of node `node` (index over the whole model) */
+    int node, input;
+};
+
+/* An initializer that holds a parameter: several when they are tied. */
+struct mgpu_holder {
+    int initializer;
+    enum mgpu_copy copy;
+    int uses;
+    struct mgpu_use *use; /* the uses of this initializer that are this parameter */
+    bool added; /* split off: has no initializer of its own in the file; leaves as a new one, called
+                 * the parameter's name, to which exactly these uses are rewired */
+};
+
+/* One parameter: trained, frozen or a statistic. Its contents are holder[0]'s. */
+struct mgpu_weight {
+    const char *name; /* the initializer's; for one split off, a made unique name that holds it */
+    enum mgpu_weight_role role; /* TRAINED, FROZEN or STATISTIC */
+    int holders;
+    struct mgpu_holder *holder;
+    /* Keras: the recurrent half of an LSTM's B belongs to no variable: elements from this one on,
+     * in each direction, stay as they are; -1: all are trained. B is [D, 8H] (rnn.h). */
+    int64_t frozen_from;
+};
+
+struct mgpu_weights {
+    struct mgpu_arena *arena;
+    int count;
+    struct mgpu_weight *weight;
+    /* By model->initializer: the role as --report tells it (a merged one that is the scale of one
+     * layer and the variance of another is TRAINED), a note ("merged: split into 3") or "", and how
+     * many uses there are. */
+    enum mgpu_weight_role *role;
+    const char **note;
+    int *uses;
+    int notes; /* lines for the user: what was split, tied, left frozen and why */
+    const char **line;
+};
+
+struct mgpu_weights_options {
+    const char *const *train; /* glob patterns; when there are any, only what matches is trained */
+    int train_count;
+    const char *const *freeze;
+    int freeze_count;
+    const char *const (*tie)[2];
+    int tie_count;
+    const char *const *untie;
+    int untie_count;
+};
+
+/* A pattern that matches nothing is an error. Nothing to train is not one here (--report). */
+int mgpu_weights_identify(struct mgpu_weights **out, struct mgpu_onnx_model *model,
+                          const struct mgpu_weights_options *options);
+void mgpu_weights_free(struct mgpu_weights *weights);
+
+/* The weight that this use is, and its holder; -1 when the use is a plain constant. */
+int mgpu_weights_of_use(const struct mgpu_weights *weights, int node, int input, int *holder);
+
+#endif

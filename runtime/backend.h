@@ -1,0 +1,66 @@
+/* A backend: what can run core operators on one kind of device.
+ *
+ * A backend is a table of kernels. A kernel runs one operator for the nodes that it accepts. When a
+ * node is compiled, the kernels of its rank's backend are asked in table order; `ref` accepts
+ * everything and is asked last. A kernel is prepared once per instruction (shapes are known then)
+ * and runs many times; running allocates nothing.
+ */
+#ifndef MGPU_BACKEND_H
+#define MGPU_BACKEND_H
+
+#include "runtime/ops/op.h"
+
+/* An operand as a kernel sees it: plain row-major elements. NULL data: the operand is absent. */
+struct mgpu_tensor {
+    void *data;
+    enum mgpu_dtype type;
+    int rank;
+    int64_t dims[MGPU_MAX_RANK];
+};
+
+struct mgpu_launch {
+    const struct mgpu_node *node; /* op and attrs; shapes stand in in[] and out[] */
+    int inputs, outputs;
+    const struct mgpu_tensor *in, *out;
+    void *workspace; /* kernel->workspace bytes, 64-byte aligned */
+    void *state;     /* what prepare made */
+    int threads;     /* threads this rank may use (OpenMP: already set for the calling thread) */
+};
+
+struct mgpu_kernel {
+    const char *op;   /* the operator's name */
+    const char *name; /* "ref", "onednn" ...: for profiles */
+
+    /* Whether it can run this node. NULL: any. */
+    bool (*accepts)(const struct mgpu_node *node);
+
+    /* Makes what running needs (primitives, tables) for `threads` threads. NULL: nothing. `exact`
+     * forbids algorithms with larger rounding (Winograd). */
+    int (*prepare)(const struct mgpu_node *node, int threads, bool exact, void **state);
+    void (*release)(void *state);
+
+    /* Bytes of scratch; NULL: none. Called after prepare. */
+    int64_t (*workspace)(const struct mgpu_node *node, int threads, const void *state);
+
+    int (*run)(const struct mgpu_launch *launch);
+};
+
+struct mgpu_backend {
+    const char *name;                        /* "ref", "cpu" */
+    const struct mgpu_kernel *const *tables; /* NULL-terminated list of tables, each ended by a NULL
+                                              * op */
+};
+
+extern const struct mgpu_backend mgpu_backend_ref;
+extern const struct mgpu_backend mgpu_backend_cpu; /* fast kernels, then ref's */
+
+/* The first kernel of the backend that accepts the node, or NULL. */
+const struct mgpu_kernel *mgpu_backend_kernel(const struct mgpu_backend *backend,
+                                              const struct mgpu_node *node);
+
+/* Runs one node at once on host buffers, preparing and releasing: folding, tests. data of absent
+ * operands is NULL. */
+int mgpu_backend_run(const struct mgpu_backend *backend, const struct mgpu_node *node,
+                     const void *const *in, void *const *out);
+
+#endif

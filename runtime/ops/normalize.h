@@ -1,0 +1,41 @@
+/* Normalisations.
+ *
+ *     batch_norm(x [N,C,...], scale [C], bias [C]) -> y, mean [C], variance [C]
+ *         training form: statistics of this batch over all axes but 1; variance is the population's
+ *         (divides by n). y = (x - mean) / sqrt(variance + epsilon) * scale + bias. Inference form
+ * is no node of its own: the importer writes it as pointwise. batch_norm_grad(x, dy, scale, mean,
+ * variance) -> dx, dscale, dbias Ioffe and Szegedy 2015, section 3. mean and variance are outputs
+ * of batch_norm and take no gradient of their own (running statistics do not train).
+ *
+ *     group_norm(x, scale?, bias?) -> y, mean [G], inv_std [G]
+ *         x is seen as [G, n] with G = product of the first `axis` dims; each row is normalised.
+ *         Layer norm: axis = the first normalised axis, scale and bias have the shape of x's dims
+ *         from axis on. Instance norm is axis 2 and group norm a reshape before it; their scale and
+ *         bias are pointwise nodes of the importer. rms: no mean is taken off (mean absent).
+ *     group_norm_grad(x, dy, scale?, mean, inv_std) -> dx, dscale?, dbias?
+ *
+ * Over several ranks: group_norm treats samples apart; batch_norm mixes them, and op->expand writes
+ * it as sums over the whole batch (synchronised batch norm).
+ */
+#ifndef MGPU_OPS_NORMALIZE_H
+#define MGPU_OPS_NORMALIZE_H
+
+#include "runtime/ops/op.h"
+
+struct mgpu_batch_norm_attrs {
+    double epsilon;
+    /* Statistics of each rank's own samples (the frameworks' default) instead of the whole batch's:
+     * set by the importer from --batch-norm; split then answers OK. */
+    bool per_rank;
+};
+
+struct mgpu_group_norm_attrs {
+    int64_t axis;
+    double epsilon;
+    bool rms;
+};
+
+extern const struct mgpu_op mgpu_op_batch_norm, mgpu_op_batch_norm_grad, mgpu_op_group_norm,
+    mgpu_op_group_norm_grad;
+
+#endif

@@ -1,0 +1,25 @@
+/* random_mask: the mask of a dropout.
+ *
+ *     random_mask(key, step, sample_base) -> y in {0, 1/(1-p)}, of the graph's float type
+ *
+ * The three inputs are step scalars (step_scalar.h). Each element is a pure function of (key, step,
+ * salt, place of its sample in the whole batch, place of the element in its sample), so that the
+ * same sample gets the same mask on whatever rank and in whatever piece it is. Counter based
+ * (Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11).
+ */
+#ifndef MGPU_OPS_RANDOM_H
+#define MGPU_OPS_RANDOM_H
+
+#include "runtime/ops/op.h"
+
+struct mgpu_random_attrs {
+    double probability; /* of zero */
+    int64_t salt;       /* tells one dropout of the graph from another */
+    int64_t type;       /* enum mgpu_dtype of y */
+    int64_t rank;
+    const struct mgpu_dim *dims; /* of y; the axis that carries N is the sample's */
+};
+
+extern const struct mgpu_op mgpu_op_random_mask;
+
+#endif

@@ -1,0 +1,25 @@
+/* reduce: sum, mean, max, min, product over axes (enum mgpu_reduce_kind in build.h).
+ * arg_reduce: index of the largest or smallest element along one axis. */
+#ifndef MGPU_OPS_REDUCE_H
+#define MGPU_OPS_REDUCE_H
+
+#include "runtime/ops/build.h"
+#include "runtime/ops/op.h"
+
+/* reduce(x) -> y. Max and min give their gradient to the first of equal elements; over no element:
+ * sum 0, product 1, mean NaN, max and min refused by shape. */
+struct mgpu_reduce_attrs {
+    int kind;
+    int64_t axes; /* bit mask */
+    bool keep;    /* keep reduced axes as size 1 */
+};
+
+/* arg_reduce(x) -> int64 y. No gradient. */
+struct mgpu_arg_reduce_attrs {
+    int64_t axis;
+    bool keep, min, last; /* last: the last of equal elements (ONNX select_last_index) */
+};
+
+extern const struct mgpu_op mgpu_op_reduce, mgpu_op_arg_reduce;
+
+#endif

@@ -1,0 +1,44 @@
+/* Optimizer steps and what they need.
+ *
+ *     update(w, g, step, lr_factor, coefficient?, state0?, state1?, state2?)
+ *         -> w', state0'?, state1'?, state2'?        (each may overwrite its input)
+ *
+ * step and lr_factor are step scalars (double, rank 0); coefficient (double, rank 0) multiplies the
+ * gradient first (clipping by norm). Computed element by element in w's type, hyper-parameters in
+ * double. What each kind and style computes stands beside its kernel, with its source; styles are
+ * torch, keras2 and keras3.
+ *
+ *     global_norm(g0, g1, ...) -> double, rank 0: sqrt(sum of squares of all elements), summed in
+ *         double in a fixed order. Variadic.
+ */
+#ifndef MGPU_OPS_UPDATE_H
+#define MGPU_OPS_UPDATE_H
+
+#include "runtime/ops/op.h"
+
+enum mgpu_optimizer_kind {
+    MGPU_SGD,
+    MGPU_ADAM,
+    MGPU_ADAMW,
+    MGPU_RMSPROP,
+    MGPU_ADAGRAD,
+    MGPU_LAMB,
+};
+enum mgpu_optimizer_style { MGPU_STYLE_TORCH, MGPU_STYLE_KERAS2, MGPU_STYLE_KERAS3 };
+
+struct mgpu_update_attrs {
+    int kind, style;
+    double lr, weight_decay, momentum, dampening, beta1, beta2, eps, rho, decay, lr_decay,
+        initial_accumulator_value, clip_value; /* clip_value: 0 = none */
+    bool nesterov, amsgrad, centered;
+};
+
+/* How many state tensors (each of w's shape) the kind needs with these attributes, and the value
+ * that each starts from. LAMB's trust ratio needs none. */
+int mgpu_update_states(const struct mgpu_update_attrs *attrs, double start[3]);
+/* Their names for checkpoints: "momentum", "exp_avg" ... */
+const char *mgpu_update_state_name(const struct mgpu_update_attrs *attrs, int state);
+
+extern const struct mgpu_op mgpu_op_update, mgpu_op_global_norm;
+
+#endif

@@ -45,10 +45,11 @@ int mgpu_onnx_tensor_read(const struct mgpu_onnx_file *file, const Onnx__TensorP
                           struct mgpu_array *out);
 
 /* A name for a tensor (an initializer, or the value of a Constant node, by the node's output) or
- * a node (by its first output) that no other tensor or node of the file has. It is the plain name
- * unless an inner graph or a function uses a name that also stands elsewhere; then it begins with
- * the path to the graph: "if_out.then_branch/W", "domain:function/W". The exporter finds tensors
- * and nodes again by it. NULL for what is not in the file; owned by the file. */
+ * a node (by its first output) that no other tensor, or no other node, of the file has. It is the
+ * plain name, unless an inner graph or a function uses a name that also stands elsewhere; then it
+ * begins with that graph and its number in the file: "if_out.then_branch#1/W",
+ * "function inner#2/W". The exporter finds tensors and nodes again by it. NULL for what is not in
+ * the file; owned by the file. */
 const char *mgpu_onnx_key(const struct mgpu_onnx_file *file, const void *tensor_or_node);
 
 /* The way back. NULL when there is none. */

@@ -148,24 +148,6 @@ static int add_constant(struct inliner *in, struct scope *scope, const char *nam
 
 /* ---- Attributes ----------------------------------------------------------------------------- */
 
-static const Onnx__AttributeProto *
-find_attribute(size_t count, const Onnx__AttributeProto *const *list, const char *name)
-{
-    for (size_t i = 0; i < count; i++)
-        if (!strcmp(list[i]->name, name))
-            return list[i];
-    return NULL;
-}
-
-static bool declares(const Onnx__FunctionProto *f, const char *name)
-{
-    for (size_t i = 0; i < f->n_attribute; i++)
-        if (!strcmp(f->attribute[i], name))
-            return true;
-    return find_attribute(f->n_attribute_proto,
-                          (const Onnx__AttributeProto *const *)f->attribute_proto, name) != NULL;
-}
-
 /* What a reference stands for, under the name that the node gives it; *out is NULL when the call
  * leaves it out: then the node has no such attribute. */
 static int referred(struct inliner *in, const struct call *call, const Onnx__AttributeProto *a,
@@ -175,11 +157,11 @@ static int referred(struct inliner *in, const struct call *call, const Onnx__Att
     if (!call)
         return mgpu_fail(MGPU_EINVALID, "attribute '%s' refers to '%s' outside a function", a->name,
                          a->ref_attr_name);
-    if (!declares(call->function, a->ref_attr_name))
+    if (!mgpu_onnx_declares(call->function, a->ref_attr_name))
         return mgpu_fail(MGPU_EINVALID, "attribute '%s' refers to '%s', which function '%s' lacks",
                          a->name, a->ref_attr_name, call->function->name);
     const Onnx__AttributeProto *value =
-        find_attribute(call->attributes, call->attribute, a->ref_attr_name);
+        mgpu_onnx_in_list(call->attributes, call->attribute, a->ref_attr_name);
     if (!value)
         return 0;
     if (a->has_type && value->has_type && a->type != value->type)
@@ -569,22 +551,13 @@ static int inline_model(struct inliner *in, const Onnx__ModelProto *proto)
     return rc;
 }
 
-static enum mgpu_producer producer_of(const char *name)
-{
-    if (!strcmp(name, "pytorch"))
-        return MGPU_PRODUCER_PYTORCH;
-    if (!strcmp(name, "tf2onnx") || !strncmp(name, "keras", 5))
-        return MGPU_PRODUCER_TENSORFLOW;
-    return MGPU_PRODUCER_OTHER;
-}
-
 int mgpu_onnx_model_new(struct mgpu_onnx_model **out, const struct mgpu_onnx_file *file)
 {
     struct mgpu_arena *arena = mgpu_arena_new();
     struct mgpu_onnx_model *model = MGPU_NEW(arena, struct mgpu_onnx_model);
     model->arena = arena;
     model->file = file;
-    model->producer = producer_of(file->proto->producer_name);
+    model->producer = mgpu_onnx_producer(file->proto->producer_name);
     model->initializer_names = mgpu_names_new(arena);
     struct inliner in = {
         .model = model,

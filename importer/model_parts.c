@@ -9,10 +9,40 @@ const char *mgpu_onnx_domain(const char *domain)
     return strcmp(domain, "ai.onnx") ? domain : "";
 }
 
+/* ---- Functions and producers ---------------------------------------------------------------- */
+
+const Onnx__AttributeProto *mgpu_onnx_in_list(size_t count, const Onnx__AttributeProto *const *list,
+                                              const char *name)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(list[i]->name, name))
+            return list[i];
+    return NULL;
+}
+
+bool mgpu_onnx_declares(const Onnx__FunctionProto *f, const char *name)
+{
+    for (size_t i = 0; i < f->n_attribute; i++)
+        if (!strcmp(f->attribute[i], name))
+            return true;
+    return mgpu_onnx_in_list(f->n_attribute_proto,
+                             (const Onnx__AttributeProto *const *)f->attribute_proto, name) != NULL;
+}
+
+enum mgpu_producer mgpu_onnx_producer(const char *name)
+{
+    if (!strcmp(name, "pytorch"))
+        return MGPU_PRODUCER_PYTORCH;
+    if (!strcmp(name, "tf2onnx") || !strncmp(name, "keras", 5))
+        return MGPU_PRODUCER_TENSORFLOW;
+    return MGPU_PRODUCER_OTHER;
+}
+
 /* ---- Layers --------------------------------------------------------------------------------- */
 
 /* The last item but one that is not empty of a text like "['', 'enc', 'enc.0', 'linear']": modules
- * from the outside in, then the call that the node is part of. */
+ * from the outside in, then the call that the node is part of. "_empty_nn_module_stack..." stands
+ * for no module. */
 static const char *last_scope(struct mgpu_arena *arena, const char *text)
 {
     const char *scope = "", *item = NULL;
@@ -20,7 +50,7 @@ static const char *last_scope(struct mgpu_arena *arena, const char *text)
         const char *end = strchr(p + 1, '\'');
         if (!end)
             break;
-        if (item && *item)
+        if (item && *item && strncmp(item, "_empty_", strlen("_empty_")))
             scope = item;
         item = mgpu_arena_format(arena, "%.*s", (int)(end - p - 1), p + 1);
         p = end + 1;

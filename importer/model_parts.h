@@ -7,6 +7,15 @@
 /* "ai.onnx" and "" are one domain: "". */
 const char *mgpu_onnx_domain(const char *domain);
 
+/* The attribute called `name` in a list, or NULL. */
+const Onnx__AttributeProto *mgpu_onnx_in_list(size_t count, const Onnx__AttributeProto *const *list,
+                                              const char *name);
+
+/* Whether the function has an attribute of this name, with or without a default. */
+bool mgpu_onnx_declares(const Onnx__FunctionProto *function, const char *name);
+
+enum mgpu_producer mgpu_onnx_producer(const char *name);
+
 /* The layer that made a node, inside a call that `outer` ("" when unknown) made. */
 const char *mgpu_onnx_layer(struct mgpu_arena *arena, const Onnx__NodeProto *proto,
                             const char *outer);

@@ -17,11 +17,13 @@ enum mgpu_split_kind {
     MGPU_SPLIT_REPLICATED, /* the whole value, the same on every rank */
     MGPU_SPLIT_AXIS,       /* its samples' part of axis `axis` */
     MGPU_SPLIT_SUM,        /* a term: the value is the sum over the ranks */
+    MGPU_SPLIT_MEAN,       /* a rank's own mean: the value is their mean, weighted by samples. The
+                            * plan pass makes it a SUM: times MGPU_SCALAR_RANK_SHARE */
 };
 
-/* A mean over the batch does not need a state of its own: the plan pass turns it into a sum times
- * 1/(global count) before it looks at splits (op->expand). Where an axis of size outer*N*inner was
- * made from several (flattened [T,N] has outer = T), `outer` says how the samples stand in it. */
+/* An operator that is linear in one input, the others replicated, may pass a SUM or MEAN on; else
+ * it answers FULL. Where an axis of size outer*N*inner was made from several (flattened [T,N] has
+ * outer = T), `outer` says how the samples stand in it. */
 struct mgpu_split {
     enum mgpu_split_kind kind;
     int axis;
@@ -31,7 +33,7 @@ struct mgpu_split {
 /* What op->split answers. */
 enum mgpu_split_answer {
     MGPU_SPLIT_OK = 0,    /* out[] is right for these in[] */
-    MGPU_SPLIT_FULL = 1,  /* needs input *which whole: a sum must be all-reduced first */
+    MGPU_SPLIT_FULL = 1,  /* needs input *which whole: a sum or mean must be all-reduced */
     MGPU_SPLIT_MIXES = 2, /* mixes samples: cannot run on a part of the batch. *which: the input */
 };
 
@@ -166,7 +168,10 @@ void mgpu_shape_like(const struct mgpu_node *, int output, const struct mgpu_val
 void mgpu_shape_set(const struct mgpu_node *, int output, enum mgpu_dtype type, int rank,
                     const struct mgpu_dim *dims);
 
-/* The split that REPLICATED, AXIS k or SUM is. */
+/* The split that REPLICATED, AXIS k, SUM or MEAN is. */
 struct mgpu_split mgpu_split_make(enum mgpu_split_kind kind, int axis, int64_t outer);
+
+/* A SUM or a MEAN: what is whole only after an all-reduce. */
+bool mgpu_split_is_term(struct mgpu_split split);
 
 #endif

@@ -6,50 +6,56 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The names that nodes read or a graph returns, sorted. */
+struct uses {
+    const char **names;
+    size_t count;
+};
+
 /* A graph or function body with those around it. */
 struct body {
     Onnx__NodeProto **nodes;
     size_t count;
-    const Onnx__GraphProto *graph; /* NULL: a function */
+    const Onnx__GraphProto *graph;       /* NULL: a function */
+    const Onnx__FunctionProto *function; /* NULL: a graph */
     const struct body *outer;
+    struct uses uses; /* in it and in the graphs inside */
 };
 
 struct rewrite {
     struct mgpu_arena *arena;
     int64_t opset;
-    const char **used; /* every name that a node reads or a graph returns, sorted */
-    size_t used_count;
     int batch_norms, dropouts;
 };
 
-static void use(struct rewrite *w, const char *name)
+static void use(struct uses *u, const char *name)
 {
-    w->used = mgpu_grow(w->used, w->used_count, sizeof *w->used);
-    w->used[w->used_count++] = name;
+    u->names = mgpu_grow(u->names, u->count, sizeof *u->names);
+    u->names[u->count++] = name;
 }
 
-static void collect_graph(struct rewrite *w, const Onnx__GraphProto *graph);
+static void collect_graph(struct uses *u, const Onnx__GraphProto *graph);
 
-static void collect_nodes(struct rewrite *w, Onnx__NodeProto *const *nodes, size_t count)
+static void collect_nodes(struct uses *u, Onnx__NodeProto *const *nodes, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         for (size_t k = 0; k < nodes[i]->n_input; k++)
-            use(w, nodes[i]->input[k]);
+            use(u, nodes[i]->input[k]);
         for (size_t k = 0; k < nodes[i]->n_attribute; k++) {
             const Onnx__AttributeProto *a = nodes[i]->attribute[k];
             if (a->g)
-                collect_graph(w, a->g);
+                collect_graph(u, a->g);
             for (size_t g = 0; g < a->n_graphs; g++)
-                collect_graph(w, a->graphs[g]);
+                collect_graph(u, a->graphs[g]);
         }
     }
 }
 
-static void collect_graph(struct rewrite *w, const Onnx__GraphProto *graph)
+static void collect_graph(struct uses *u, const Onnx__GraphProto *graph)
 {
-    collect_nodes(w, graph->node, graph->n_node);
+    collect_nodes(u, graph->node, graph->n_node);
     for (size_t i = 0; i < graph->n_output; i++)
-        use(w, graph->output[i]->name);
+        use(u, graph->output[i]->name);
 }
 
 static int compare(const void *a, const void *b)
@@ -57,22 +63,23 @@ static int compare(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static void collect(struct rewrite *w, const Onnx__ModelProto *model)
+static void collect(struct body *body)
 {
-    collect_graph(w, model->graph);
-    for (size_t i = 0; i < model->n_functions; i++) {
-        const Onnx__FunctionProto *f = model->functions[i];
-        collect_nodes(w, f->node, f->n_node);
-        for (size_t k = 0; k < f->n_output; k++)
-            use(w, f->output[k]);
+    struct uses *u = &body->uses;
+    if (body->graph) {
+        collect_graph(u, body->graph);
+    } else {
+        collect_nodes(u, body->nodes, body->count);
+        for (size_t i = 0; i < body->function->n_output; i++)
+            use(u, body->function->output[i]);
     }
-    if (w->used_count)
-        qsort(w->used, w->used_count, sizeof *w->used, compare);
+    if (u->count)
+        qsort(u->names, u->count, sizeof *u->names, compare);
 }
 
-static bool is_used(const struct rewrite *w, const char *name)
+static bool is_used(const struct uses *u, const char *name)
 {
-    return *name && w->used_count && bsearch(&name, w->used, w->used_count, sizeof name, compare);
+    return *name && u->count && bsearch(&name, u->names, u->count, sizeof name, compare);
 }
 
 static Onnx__AttributeProto *find_attribute(const Onnx__NodeProto *node, const char *name)
@@ -119,12 +126,12 @@ static bool trains_batch_norm(const struct rewrite *w, const Onnx__NodeProto *no
     return !find_attribute(node, "is_test") || !is_set(node, "is_test");
 }
 
-static void batch_norm(struct rewrite *w, Onnx__NodeProto *node)
+static void batch_norm(struct rewrite *w, Onnx__NodeProto *node, const struct body *body)
 {
     if (!trains_batch_norm(w, node))
         return;
     for (size_t i = 1; i < node->n_output; i++)
-        if (is_used(w, node->output[i])) {
+        if (is_used(&body->uses, node->output[i])) {
             mgpu_note("node '%s' (BatchNormalization) stays in training form: its output '%s' is "
                       "used",
                       node->name, node->output[i]);
@@ -190,12 +197,12 @@ static void dropout(struct rewrite *w, Onnx__NodeProto *node, const struct body 
     w->dropouts++;
 }
 
-static void rewrite_body(struct rewrite *w, const struct body *body);
+static void rewrite_body(struct rewrite *w, struct body *body);
 
 static void rewrite_graph(struct rewrite *w, const Onnx__GraphProto *graph,
                           const struct body *outer)
 {
-    struct body body = {graph->node, graph->n_node, graph, outer};
+    struct body body = {graph->node, graph->n_node, graph, NULL, outer, {NULL, 0}};
     rewrite_body(w, &body);
 }
 
@@ -203,7 +210,7 @@ static void rewrite_node(struct rewrite *w, Onnx__NodeProto *node, const struct 
 {
     bool standard = !*node->domain || !strcmp(node->domain, "ai.onnx");
     if (standard && !strcmp(node->op_type, "BatchNormalization"))
-        batch_norm(w, node);
+        batch_norm(w, node, body);
     if (standard && !strcmp(node->op_type, "Dropout"))
         dropout(w, node, body);
     for (size_t i = 0; i < node->n_attribute; i++) {
@@ -214,25 +221,25 @@ static void rewrite_node(struct rewrite *w, Onnx__NodeProto *node, const struct 
     }
 }
 
-static void rewrite_body(struct rewrite *w, const struct body *body)
+static void rewrite_body(struct rewrite *w, struct body *body)
 {
+    collect(body);
     for (size_t i = 0; i < body->count; i++)
         rewrite_node(w, body->nodes[i], body);
+    free(body->uses.names);
 }
 
 void mgpu_onnx_inference_form(Onnx__ModelProto *model, struct mgpu_arena *arena)
 {
     struct rewrite w = {.arena = arena};
-    collect(&w, model);
     w.opset = mgpu_onnx_opset(model->n_opset_import, model->opset_import, "");
     rewrite_graph(&w, model->graph, NULL);
     for (size_t i = 0; i < model->n_functions; i++) {
         const Onnx__FunctionProto *f = model->functions[i];
-        struct body body = {f->node, f->n_node, NULL, NULL};
+        struct body body = {f->node, f->n_node, NULL, f, NULL, {NULL, 0}};
         w.opset = mgpu_onnx_opset(f->n_opset_import, f->opset_import, "");
         rewrite_body(&w, &body);
     }
-    free(w.used);
     if (w.batch_norms || w.dropouts)
         mgpu_note("%d BatchNormalization and %d Dropout nodes leave in inference form "
                   "(--as-exported keeps them as they came)",

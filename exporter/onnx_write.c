@@ -9,7 +9,6 @@
 #include "importer/onnx_tensor.h"
 #include "runtime/base/status.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,11 +74,47 @@ static int patch_tensor(struct writer *w, Onnx__TensorProto *t, const struct mgp
     return rc;
 }
 
+/* A Constant node with its numbers in the attribute value_floats. */
+static int patch_floats(struct writer *w, const struct mgpu_onnx_patch *p)
+{
+    const Onnx__NodeProto *node = mgpu_onnx_find_node(w->file, p->tensor);
+    Onnx__NodeProto *copy = mgpu_onnx_copy_of(&w->copy, node);
+    bool constant = copy && !strcmp(copy->op_type, "Constant") && copy->n_attribute == 1;
+    Onnx__AttributeProto *a = constant ? copy->attribute[0] : NULL;
+    if (!a || a->type != ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOATS)
+        return mgpu_fail(MGPU_EINVALID, "is not in the model");
+    if (p->array->rank != 1 || (size_t)p->array->dims[0] != a->n_floats)
+        return mgpu_fail(MGPU_EINVALID, "has %zu elements, not so many", a->n_floats);
+    struct mgpu_array values;
+    MGPU_TRY(convert(w, &values, p->array, MGPU_FLOAT));
+    a->floats = values.data;
+    return 0;
+}
+
 static int apply_patch(struct writer *w, const struct mgpu_onnx_patch *p)
 {
-    Onnx__TensorProto *t = mgpu_onnx_copy_of(&w->copy, mgpu_onnx_find_tensor(w->file, p->tensor));
-    int rc = t ? patch_tensor(w, t, p->array) : mgpu_fail(MGPU_EINVALID, "is not in the model");
-    return mgpu_prefix(rc, "tensor '%s'", p->tensor);
+    const Onnx__TensorProto *original = mgpu_onnx_find_tensor(w->file, p->tensor);
+    if (!original)
+        return mgpu_prefix(patch_floats(w, p), "tensor '%s'", p->tensor);
+    Onnx__TensorProto *t = mgpu_onnx_copy_of(&w->copy, original);
+    return mgpu_prefix(patch_tensor(w, t, p->array), "tensor '%s'", p->tensor);
+}
+
+/* Two patches of one tensor (a Constant of a function that is called twice) have to agree. */
+static int check_patches(const struct mgpu_onnx_patch *patches, int count)
+{
+    for (int i = 1; i < count; i++)
+        for (int k = 0; k < i; k++) {
+            const struct mgpu_array *a = patches[i].array, *b = patches[k].array;
+            if (strcmp(patches[i].tensor, patches[k].tensor) || a->data == b->data)
+                continue;
+            size_t size = (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type);
+            if (a->type != b->type || mgpu_array_count(a) != mgpu_array_count(b) ||
+                memcmp(a->data, b->data, size))
+                return mgpu_fail(MGPU_EINVALID, "tensor '%s' cannot hold two different values",
+                                 patches[i].tensor);
+        }
+    return 0;
 }
 
 /* Room for one more pointer at the end of a list of the copy. */
@@ -160,6 +195,7 @@ static int rewire(struct writer *w, const struct mgpu_onnx_rewire *r)
 static int apply(struct writer *w, const struct mgpu_onnx_patch *patches, int count,
                  const struct mgpu_onnx_write_options *o)
 {
+    MGPU_TRY(check_patches(patches, count));
     for (int i = 0; i < count; i++)
         MGPU_TRY(apply_patch(w, &patches[i]));
     for (int i = 0; i < o->addition_count; i++)

@@ -12,7 +12,8 @@
 
 /* New contents of a tensor. */
 struct mgpu_onnx_patch {
-    const char *tensor;             /* mgpu_onnx_key of an initializer or a Constant's value */
+    const char *tensor;             /* mgpu_onnx_key of an initializer or a Constant's value, or of
+                                     * a Constant node with value_floats */
     const struct mgpu_array *array; /* of the tensor's shape; converted to the tensor's type */
 };
 

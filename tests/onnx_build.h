@@ -24,13 +24,13 @@ static char build_folder[] = "/tmp/mgpu-test-XXXXXX";
         (list) = (void *)longer_;                                                                  \
     } while (0)
 
-static char *build_text(const char *text)
+static inline char *build_text(const char *text)
 {
     return mgpu_arena_string(build_arena, text);
 }
 
 /* A path in the test's folder, in one of four buffers. */
-static const char *build_path(const char *name)
+static inline const char *build_path(const char *name)
 {
     static char paths[4][512];
     static int turn;
@@ -39,34 +39,38 @@ static const char *build_path(const char *name)
     return path;
 }
 
-static void build_begin(void)
+static inline void build_begin(void)
 {
     build_arena = mgpu_arena_new();
     if (!mkdtemp(build_folder))
         abort();
 }
 
-static void build_remove(const char *folder)
+static inline void build_remove(const char *folder)
 {
     DIR *dir = opendir(folder);
     for (struct dirent *e; dir && (e = readdir(dir));) {
-        char path[1024];
-        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && unlink(path) < 0)
+        char *path;
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
+            continue;
+        if (asprintf(&path, "%s/%s", folder, e->d_name) < 0)
+            abort();
+        if (unlink(path) < 0)
             build_remove(path);
+        free(path);
     }
     if (dir)
         closedir(dir);
     rmdir(folder);
 }
 
-static void build_end(void)
+static inline void build_end(void)
 {
     mgpu_arena_free(build_arena);
     build_remove(build_folder);
 }
 
-static void build_bytes(const char *path, const void *bytes, size_t size)
+static inline void build_bytes(const char *path, const void *bytes, size_t size)
 {
     FILE *f = fopen(path, "wb");
     if (!f || fwrite(bytes, 1, size, f) != size)
@@ -75,7 +79,7 @@ static void build_bytes(const char *path, const void *bytes, size_t size)
 }
 
 /* A whole file; free() it. */
-static uint8_t *build_load(const char *path, size_t *size)
+static inline uint8_t *build_load(const char *path, size_t *size)
 {
     FILE *f = fopen(path, "rb");
     *size = 0;

@@ -45,44 +45,6 @@ static int reshape_gradient(struct mgpu_graph *g, const struct mgpu_node *node,
     return dx[0] ? 0 : mgpu_build_error();
 }
 
-/* What each symbol is bound to, as far as the sizes tell: a size that holds one unknown symbol
- * gives its value. */
-struct bound {
-    int64_t symbol[MGPU_SYMBOLS]; /* 0: not known */
-};
-
-static bool bind_from(struct bound *b, struct mgpu_dim d)
-{
-    int unknown = -1;
-    int64_t rest = d.opaque ? 0 : d.factor;
-    for (int s = 0; s < MGPU_SYMBOLS && rest > 0; s++) {
-        if (d.power[s] && !b->symbol[s] && (unknown >= 0 || d.power[s] > 1))
-            return false;
-        if (d.power[s] && !b->symbol[s])
-            unknown = s;
-        for (int k = 0; k < d.power[s] && b->symbol[s]; k++)
-            rest *= b->symbol[s];
-    }
-    if (unknown < 0 || rest <= 0)
-        return false;
-    b->symbol[unknown] = d.value / rest;
-    return b->symbol[unknown] > 0;
-}
-
-/* The bound batch as the sizes of a node tell it, or 0. */
-static int64_t batch_of(const struct mgpu_value *x, const struct mgpu_value *y)
-{
-    struct bound b = {{0}};
-    for (bool found = true; found;) {
-        found = false;
-        for (int i = 0; i < x->rank; i++)
-            found |= bind_from(&b, x->dims[i]);
-        for (int i = 0; i < y->rank; i++)
-            found |= bind_from(&b, y->dims[i]);
-    }
-    return b.symbol[MGPU_BATCH];
-}
-
 /* The samples' index keeps its place in row-major order: as many elements' worth of it stand before
  * and behind it. In the output it must lie inside one axis, which is the one that carries N. */
 static enum mgpu_split_answer reshape_split(const struct mgpu_node *node,
@@ -97,7 +59,7 @@ static enum mgpu_split_answer reshape_split(const struct mgpu_node *node,
         return mgpu_split_no(which, 0, MGPU_SPLIT_MIXES);
     int64_t before = mgpu_dims_product(from, x->dims).value * in[0].outer;
     int64_t leading = mgpu_dims_product(to, y->dims).value;
-    int64_t batch = batch_of(x, y);
+    int64_t batch = mgpu_dims_batch(x->rank, x->dims, y->rank, y->dims);
     if (!before || !leading || before % leading || !batch)
         return mgpu_split_no(which, 0, MGPU_SPLIT_MIXES);
     int64_t outer = before / leading;

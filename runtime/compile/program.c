@@ -243,6 +243,12 @@ static void add_events(struct compile *c)
         if (before >= 0)
             add_wait(p, in, p->instruction[before].signal);
     }
+    p->done = MGPU_NEW_ARRAY(p->arena, atomic_bool, p->events + 1);
+    for (int e = 0; e < p->events; e++)
+        atomic_store(&p->done[e], true);
+    for (int k = 0; k < p->instructions; k++)
+        if (p->instruction[k].queue == MGPU_QUEUE_COMMUNICATION)
+            p->instruction[k].collective.done = &p->done[p->instruction[k].signal];
     free(pending);
 }
 
@@ -268,6 +274,10 @@ static void make_ports(struct compile *c, const struct mgpu_applied *applied)
     p->input = MGPU_NEW_ARRAY(p->arena, struct mgpu_port, p->inputs);
     for (int i = 0; i < p->inputs; i++)
         p->input[i] = port(c, g->inputs[i], g->inputs[i]->name);
+    p->gradient = MGPU_NEW_ARRAY(p->arena, int64_t, g->parameter_count);
+    for (int i = 0; i < g->parameter_count; i++)
+        p->gradient[i] =
+            g->parameters[i].gradient ? port(c, g->parameters[i].gradient, "").offset : -1;
     p->results = g->output_count;
     p->result = MGPU_NEW_ARRAY(p->arena, struct mgpu_port, p->results);
     for (int i = 0; i < p->results; i++) {

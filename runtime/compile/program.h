@@ -63,6 +63,8 @@ struct mgpu_program {
     int instructions;
     struct mgpu_instruction *instruction;
     int events;
+    atomic_bool *done; /* by event: communication that is complete */
+    int64_t *gradient; /* by the graph's parameter: offset among the gradients, -1: none */
     int inputs;
     struct mgpu_port *input;
     int results;

@@ -115,11 +115,11 @@ static void fill(const struct mgpu_resize_attrs *a, int axis, struct mgpu_resize
     for (int64_t j = 0; j < taps->out; j++) {
         int64_t *index = taps->index + j * taps->count;
         double *weight = taps->weight + j * taps->count, x = coordinate(a, axis, (double)j);
-        double last = (double)taps->in - 1;
+        double last = (double)taps->in - 1, margin = (double)taps->count + 1;
         taps->extrapolated[j] =
             a->coordinates == MGPU_RESIZE_TF_CROP_AND_RESIZE && !(x >= 0 && x <= last);
         taps->any_extrapolated = taps->any_extrapolated || taps->extrapolated[j];
-        x = fmin(fmax(x, -3), last + 3); /* beyond that all is border */
+        x = fmin(fmax(x, -margin), last + margin); /* beyond that all is border */
         if (a->mode == MGPU_RESIZE_NEAREST) {
             *index = clamp((int64_t)nearest(a, x), taps->in);
             *weight = 1;

@@ -174,4 +174,7 @@ struct mgpu_split mgpu_split_make(enum mgpu_split_kind kind, int axis, int64_t o
 /* A SUM or a MEAN: what is whole only after an all-reduce. */
 bool mgpu_split_is_term(struct mgpu_split split);
 
+/* Spread alike. */
+bool mgpu_split_same(struct mgpu_split a, struct mgpu_split b);
+
 #endif

@@ -133,8 +133,12 @@ static enum mgpu_split_answer split_sums(const struct mgpu_node *node, const str
                                          struct mgpu_split *out, int *which)
 {
     bool term[MGPU_MAX_INPUTS];
-    for (int i = 0; i < node->inputs; i++)
-        term[i] = in[i].kind == MGPU_SPLIT_SUM;
+    enum mgpu_split_kind kind = in[*which].kind;
+    for (int i = 0; i < node->inputs; i++) {
+        term[i] = mgpu_split_is_term(in[i]);
+        if (term[i] && in[i].kind != kind)
+            return MGPU_SPLIT_FULL;
+    }
     if (!linear_in(expr_of(node), term))
         return MGPU_SPLIT_FULL;
     for (int i = 0; i < node->inputs; i++)
@@ -142,7 +146,7 @@ static enum mgpu_split_answer split_sums(const struct mgpu_node *node, const str
             *which = i;
             return MGPU_SPLIT_MIXES;
         }
-    out[0] = mgpu_split_make(MGPU_SPLIT_SUM, 0, 1);
+    out[0] = mgpu_split_make(kind, 0, 1);
     return MGPU_SPLIT_OK;
 }
 
@@ -152,7 +156,7 @@ static enum mgpu_split_answer split(const struct mgpu_node *node, const struct m
     int rank = node->output[0]->rank, sums = -1, found = -1;
     out[0] = mgpu_split_make(MGPU_SPLIT_REPLICATED, 0, 1);
     for (int i = 0; i < node->inputs; i++) {
-        if (in[i].kind == MGPU_SPLIT_SUM)
+        if (mgpu_split_is_term(in[i]))
             sums = i;
         if (in[i].kind != MGPU_SPLIT_AXIS)
             continue;

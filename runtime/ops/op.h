@@ -17,13 +17,13 @@ enum mgpu_split_kind {
     MGPU_SPLIT_REPLICATED, /* the whole value, the same on every rank */
     MGPU_SPLIT_AXIS,       /* its samples' part of axis `axis` */
     MGPU_SPLIT_SUM,        /* a term: the value is the sum over the ranks */
-    MGPU_SPLIT_MEAN,       /* a rank's own mean: the value is their mean, weighted by samples. The
-                            * plan pass makes it a SUM: times MGPU_SCALAR_RANK_SHARE */
+    MGPU_SPLIT_MEAN,       /* its own mean: the value is the mean over the ranks, by samples */
 };
 
-/* An operator that is linear in one input, the others replicated, may pass a SUM or MEAN on; else
- * it answers FULL. Where an axis of size outer*N*inner was made from several (flattened [T,N] has
- * outer = T), `outer` says how the samples stand in it. */
+/* The plan pass turns a mean into a sum by multiplying with MGPU_SCALAR_RANK_SHARE. An operator
+ * that is linear in one input, the others replicated, may pass a sum or mean on; else it answers
+ * FULL. Where an axis of size outer*N*inner was made from several (flattened [T,N] has outer = T),
+ * `outer` says how the samples stand in it. */
 struct mgpu_split {
     enum mgpu_split_kind kind;
     int axis;

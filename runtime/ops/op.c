@@ -101,7 +101,7 @@ enum mgpu_split_answer mgpu_split_samples(const struct mgpu_node *node, const st
     struct mgpu_split s = mgpu_split_make(MGPU_SPLIT_REPLICATED, 0, 1);
     for (int i = 0; i < node->inputs; i++) {
         *which = i;
-        if (in[i].kind == MGPU_SPLIT_SUM)
+        if (in[i].kind == MGPU_SPLIT_SUM || in[i].kind == MGPU_SPLIT_MEAN)
             return MGPU_SPLIT_FULL;
         if (in[i].kind == MGPU_SPLIT_AXIS && (in[i].axis != 0 || in[i].outer != 1))
             return MGPU_SPLIT_MIXES;
@@ -118,7 +118,7 @@ enum mgpu_split_answer mgpu_split_replicated(const struct mgpu_node *node,
 {
     for (int i = 0; i < node->inputs; i++) {
         *which = i;
-        if (in[i].kind == MGPU_SPLIT_SUM)
+        if (in[i].kind == MGPU_SPLIT_SUM || in[i].kind == MGPU_SPLIT_MEAN)
             return MGPU_SPLIT_FULL;
         if (in[i].kind != MGPU_SPLIT_REPLICATED)
             return MGPU_SPLIT_MIXES;

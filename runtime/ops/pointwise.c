@@ -152,12 +152,14 @@ static enum mgpu_split_answer split(const struct mgpu_node *node, const struct m
     int rank = node->output[0]->rank, sums = -1, found = -1;
     out[0] = mgpu_split_make(MGPU_SPLIT_REPLICATED, 0, 1);
     for (int i = 0; i < node->inputs; i++) {
+        *which = i;
+        if (in[i].kind == MGPU_SPLIT_MEAN)
+            return MGPU_SPLIT_FULL;
         if (in[i].kind == MGPU_SPLIT_SUM)
             sums = i;
         if (in[i].kind != MGPU_SPLIT_AXIS)
             continue;
         int axis = in[i].axis + rank - node->input[i]->rank;
-        *which = i;
         if (found >= 0 && (axis != out[0].axis || in[i].outer != out[0].outer))
             return MGPU_SPLIT_MIXES;
         out[0] = mgpu_split_make(MGPU_SPLIT_AXIS, axis, in[i].outer);

@@ -87,12 +87,6 @@ int64_t mgpu_dims_batch(int a_rank, const struct mgpu_dim *a, int b_rank, const 
     return symbol[MGPU_BATCH];
 }
 
-bool mgpu_split_equal(struct mgpu_split a, struct mgpu_split b)
-{
-    return a.kind == b.kind &&
-           (a.kind != MGPU_SPLIT_AXIS || (a.axis == b.axis && a.outer == b.outer));
-}
-
 enum mgpu_split_answer mgpu_split_ok(struct mgpu_split *out, enum mgpu_split_kind kind, int axis,
                                      int64_t outer)
 {

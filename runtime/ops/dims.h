@@ -26,8 +26,6 @@ int mgpu_dims_batch_axis(int rank, const struct mgpu_dim *dims);
  * not. */
 int64_t mgpu_dims_batch(int a_rank, const struct mgpu_dim *a, int b_rank, const struct mgpu_dim *b);
 
-bool mgpu_split_equal(struct mgpu_split a, struct mgpu_split b);
-
 /* Sets out[0] and answers OK. */
 enum mgpu_split_answer mgpu_split_ok(struct mgpu_split *out, enum mgpu_split_kind kind, int axis,
                                      int64_t outer);

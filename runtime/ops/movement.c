@@ -1,5 +1,5 @@
 /* Records of reshape, transpose, expand and concat. slice.c and pad.c hold the others of the
- * family. All are linear in their inputs, so a sum over ranks passes through. */
+ * family. All are linear in their inputs, so a sum or mean over ranks passes through. */
 #include "runtime/ops/movement.h"
 
 #include <inttypes.h>
@@ -212,7 +212,7 @@ static enum mgpu_split_answer expand_split(const struct mgpu_node *node,
     }
     if (batch == -1)
         return mgpu_split_ok(out, in[0].kind, 0, 1);
-    if (in[0].kind == MGPU_SPLIT_SUM)
+    if (mgpu_split_is_term(in[0]))
         return mgpu_split_no(which, 0, MGPU_SPLIT_FULL);
     if (batch < 0 || (batch >= added && x->dims[batch - added].value != 1))
         return mgpu_split_no(which, 0, MGPU_SPLIT_MIXES);
@@ -301,17 +301,17 @@ static enum mgpu_split_answer concat_split(const struct mgpu_node *node,
 {
     const struct mgpu_concat_attrs *a = node->attrs;
     bool equal = true;
-    int sum = -1;
+    int term = -1;
     for (int k = 0; k < node->inputs; k++) {
-        if (in[k].kind == MGPU_SPLIT_SUM)
-            sum = k;
-        if (!mgpu_split_equal(in[k], in[0])) {
+        if (mgpu_split_is_term(in[k]))
+            term = k;
+        if (!mgpu_split_same(in[k], in[0])) {
             equal = false;
             *which = k;
         }
     }
     if (!equal)
-        return sum >= 0 ? mgpu_split_no(which, sum, MGPU_SPLIT_FULL) : MGPU_SPLIT_MIXES;
+        return term >= 0 ? mgpu_split_no(which, term, MGPU_SPLIT_FULL) : MGPU_SPLIT_MIXES;
     out[0] = in[0];
     if (in[0].kind != MGPU_SPLIT_AXIS || in[0].axis != a->axis)
         return MGPU_SPLIT_OK;

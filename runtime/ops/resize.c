@@ -101,7 +101,7 @@ static enum mgpu_split_answer split(const struct mgpu_node *node, const struct m
     bool fills = a->coordinates == MGPU_RESIZE_TF_CROP_AND_RESIZE && a->extrapolation != 0 &&
                  node->op == &mgpu_op_resize;
     out[0] = in[0];
-    if (in[0].kind == MGPU_SPLIT_SUM && fills)
+    if (mgpu_split_is_term(in[0]) && fills)
         return mgpu_split_no(which, 0, MGPU_SPLIT_FULL);
     if (in[0].kind == MGPU_SPLIT_AXIS && !mgpu_resize_is_identity(a, in[0].axis))
         return mgpu_split_no(which, 0, MGPU_SPLIT_MIXES);

@@ -150,7 +150,7 @@ static enum mgpu_split_answer topk_split(const struct mgpu_node *node, const str
                                          struct mgpu_split *out, int *which)
 {
     const struct mgpu_topk_attrs *a = node->attrs;
-    if (in[0].kind == MGPU_SPLIT_SUM)
+    if (mgpu_split_is_term(in[0]))
         return mgpu_split_no(which, 0, MGPU_SPLIT_FULL);
     return lines_split(node, a->axis, in, out, which);
 }

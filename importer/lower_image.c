@@ -117,7 +117,7 @@ static int use_sizes(struct mgpu_lower *l, const struct mgpu_value *x, struct re
     static const char *const policies[] = {"stretch", "not_larger", "not_smaller"};
     int64_t size[MGPU_MAX_RANK];
     struct mgpu_dim dims[MGPU_MAX_RANK];
-    int policy, count = mgpu_lower_ints(l, 3, size, dims, MGPU_MAX_RANK);
+    int policy = 0, count = mgpu_lower_ints(l, 3, size, dims, MGPU_MAX_RANK);
     MGPU_TRY(count);
     if (count != r->axes)
         return mgpu_fail(MGPU_EINVALID, "%d sizes for %d axes", count, r->axes);

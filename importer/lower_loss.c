@@ -86,7 +86,7 @@ static int read_labels(struct mgpu_lower *l, enum mgpu_dtype type, struct labels
  * weights. Classes stand on axis 1. */
 static int nll(struct mgpu_lower *l, struct mgpu_value *log_prob)
 {
-    struct labels labels;
+    struct labels labels = {0};
     struct mgpu_dim dims[MGPU_MAX_RANK];
     struct mgpu_gather_attrs attrs = {.axis = 1};
     const char *reduction = mgpu_onnx_string(l->model, l->node, "reduction", "mean");

@@ -217,7 +217,8 @@ static enum mgpu_split_answer split_planes(const struct mgpu_node *node,
             return MGPU_SPLIT_MIXES;
     }
     *which = 0;
-    if (x->kind == MGPU_SPLIT_SUM && !(linear && (node->inputs < 2 || !in[1].kind)))
+    if (x->kind == MGPU_SPLIT_SUM &&
+        !(linear && (node->inputs < 2 || in[1].kind == MGPU_SPLIT_REPLICATED)))
         return MGPU_SPLIT_FULL;
     *which = 1;
     if (x->kind != MGPU_SPLIT_SUM && node->inputs > 1 &&

@@ -19,7 +19,8 @@ static bool is_word(const char *name, const char *word)
     size_t n = strlen(word);
     if (strncmp(name, word, n))
         return false;
-    return !name[n] || (name[n] == '_' && strspn(name + n + 1, "0123456789") == strlen(name + n + 1));
+    return !name[n] ||
+           (name[n] == '_' && strspn(name + n + 1, "0123456789") == strlen(name + n + 1));
 }
 
 /* What PyTorch's exporters call tensors that are no parameters under their own name: results of
@@ -27,11 +28,27 @@ static bool is_word(const char *name, const char *word)
  * "42"). A parameter's name is a dotted path, or one word at the top. */
 static bool parameter_name(const char *name)
 {
-    static const char *const words[] = {
-        "val",       "zeros",      "ones",     "full",     "empty",    "arange",
-        "linspace",  "eye",        "tril",     "triu",     "tensor",   "scalar_tensor",
-        "full_like", "zeros_like", "ones_like", "new_zeros", "new_ones", "new_full",
-        "scalar_tensor_default", "_tensor_constant", "lift_fresh_copy"};
+    static const char *const words[] = {"val",
+                                        "zeros",
+                                        "ones",
+                                        "full",
+                                        "empty",
+                                        "arange",
+                                        "linspace",
+                                        "eye",
+                                        "tril",
+                                        "triu",
+                                        "tensor",
+                                        "scalar_tensor",
+                                        "full_like",
+                                        "zeros_like",
+                                        "ones_like",
+                                        "new_zeros",
+                                        "new_ones",
+                                        "new_full",
+                                        "scalar_tensor_default",
+                                        "_tensor_constant",
+                                        "lift_fresh_copy"};
     if (*name == '/' || strstr(name, "::") || !strcmp(name, "") ||
         strspn(name, "0123456789") == strlen(name))
         return false;

@@ -12,7 +12,7 @@ struct mgpu_flow_value {
     bool leaves;             /* it is an output of the graph */
     bool formal;             /* it is an input of a body */
     const char *becomes[2];  /* a body's output: the node's output, the next round's input */
-    int visit;               /* for walks: the stamp of the last one that came by */
+    int visit, look; /* for walks, and walks inside them: the stamp of the last that came by */
 };
 
 struct mgpu_flow;

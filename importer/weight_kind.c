@@ -138,41 +138,41 @@ static bool is_type(const struct mgpu_onnx_node *node, const char *type)
 
 /* ---- One walk from a use to everything that it reaches ------------------------------------- */
 
+enum { MAX_DEPTH = 1000 }; /* of a walk; what is further away is not looked at */
+
 struct walk {
     struct mgpu_identify *in;
     int initializer;
     int stamp;
+    int depth;
     bool expanded; /* went through Expand or Tile */
     struct mgpu_verdict verdict;
 };
 
-/* The strongest wins: trained, statistic, constant, shape, unused. */
-static int strength(enum mgpu_weight_role role)
+int mgpu_weight_strength(enum mgpu_weight_role role)
 {
-    static const int order[] = {[MGPU_ROLE_UNUSED] = 0,
-                                [MGPU_ROLE_SHAPE] = 1,
-                                [MGPU_ROLE_CONSTANT] = 2,
-                                [MGPU_ROLE_STATISTIC] = 3,
-                                [MGPU_ROLE_TRAINED] = 4};
+    static const int order[] = {
+        [MGPU_ROLE_UNUSED] = 0,    [MGPU_ROLE_SHAPE] = 1,  [MGPU_ROLE_CONSTANT] = 2,
+        [MGPU_ROLE_STATISTIC] = 3, [MGPU_ROLE_FROZEN] = 4, [MGPU_ROLE_TRAINED] = 5};
     return order[role];
 }
 
 static void found(struct walk *w, enum mgpu_weight_role role, const char *why)
 {
-    if (strength(role) > strength(w->verdict.role))
+    if (mgpu_weight_strength(role) > mgpu_weight_strength(w->verdict.role))
         w->verdict = (struct mgpu_verdict){.role = role, .why = why};
 }
 
 /* ---- Joined with data ----------------------------------------------------------------------- */
 
 /* Whether everything that this value leads to is a sine or cosine, views and factors aside. */
-static bool only_waves(struct walk *w, const char *name, int stamp, bool *any)
+static bool only_waves(struct walk *w, const char *name, int stamp, int depth, bool *any)
 {
     struct mgpu_flow_value *value = mgpu_flow_get(w->in->flow, name);
-    if (!value || value->visit == stamp)
+    if (!value || value->look == stamp)
         return true;
-    value->visit = stamp;
-    bool all = !value->leaves;
+    value->look = stamp;
+    bool all = depth < MAX_DEPTH && !value->leaves && !value->becomes[0];
     for (int i = 0; i < value->readers && all; i++) {
         const struct mgpu_onnx_node *node = w->in->model->all[value->reader[i].node];
         char kind = kind_of(node, value->reader[i].input);
@@ -180,7 +180,7 @@ static bool only_waves(struct walk *w, const char *name, int stamp, bool *any)
             *any = true;
         else if (kind == 'p' || is_type(node, "Mul"))
             for (int o = 0; o < node->outputs && all; o++)
-                all = only_waves(w, node->output[o], stamp, any);
+                all = only_waves(w, node->output[o], stamp, depth + 1, any);
         else
             all = kind == 'b';
     }
@@ -196,21 +196,22 @@ static bool is_real_input(const struct mgpu_onnx_model *model, const char *name)
 }
 
 /* Whether this value comes of integers alone: positions, sizes. */
-static bool of_integers(struct walk *w, const char *name, int stamp)
+static bool of_integers(struct walk *w, const char *name, int stamp, int depth)
 {
     struct mgpu_flow_value *value = mgpu_flow_get(w->in->flow, name);
-    if (!value || value->visit == stamp)
+    if (!value || value->look == stamp)
         return true;
-    value->visit = stamp;
+    value->look = stamp;
     int initializer = mgpu_onnx_find_initializer(w->in->model, name);
     if (initializer >= 0)
         return !w->in->facts[initializer].real || w->in->facts[initializer].equal;
     if (value->node < 0)
         return !is_real_input(w->in->model, name);
     const struct mgpu_onnx_node *node = w->in->model->all[value->node];
-    bool all = !node->bodies;
+    bool all = depth < MAX_DEPTH && !node->bodies;
     for (int i = 0; i < node->inputs && all; i++)
-        all = is_type(node, "Shape") || !*node->input[i] || of_integers(w, node->input[i], stamp);
+        all = is_type(node, "Shape") || !*node->input[i] ||
+              of_integers(w, node->input[i], stamp, depth + 1);
     return all;
 }
 
@@ -221,8 +222,8 @@ static bool is_frequency(struct walk *w, const struct mgpu_onnx_node *node, int 
         node->inputs != 2)
         return false;
     bool any = false;
-    return of_integers(w, node->input[1 - input], mgpu_flow_stamp(w->in->flow)) &&
-           only_waves(w, node->output[0], mgpu_flow_stamp(w->in->flow), &any) && any;
+    return only_waves(w, node->output[0], mgpu_flow_stamp(w->in->flow), 0, &any) && any &&
+           of_integers(w, node->input[1 - input], mgpu_flow_stamp(w->in->flow), 0);
 }
 
 /* What is left of a value that goes straight from a graph input through views and other fixed
@@ -248,8 +249,7 @@ static bool straight_from_input(struct walk *w, const char *name)
 static bool normalises_input(struct walk *w, const struct mgpu_onnx_node *node, int input)
 {
     return (w->in->pytorch || w->in->tensorflow) && input == 1 &&
-           (is_type(node, "Sub") || is_type(node, "Div")) &&
-           straight_from_input(w, node->input[0]);
+           (is_type(node, "Sub") || is_type(node, "Div")) && straight_from_input(w, node->input[0]);
 }
 
 /* ---- One element ---------------------------------------------------------------------------- */
@@ -327,7 +327,7 @@ static void found_joined(struct walk *w, const struct mgpu_onnx_node *node, int 
     const char *table;
     if (f->count == 1 && !is_learned_number(w, node, input))
         found(w, MGPU_ROLE_CONSTANT, NULL);
-    else if ((table = mgpu_weight_table(w->in, w->initializer, false)))
+    else if (f->count > 1 && (table = mgpu_weight_table(w->in, w->initializer, false)))
         found(w, MGPU_ROLE_CONSTANT, table);
     else if (w->in->dynamo && f->equal && !f->named &&
              strncmp(w->in->model->initializer[w->initializer].name, "val_", 4))
@@ -378,7 +378,8 @@ static void found_state(struct walk *w)
 /* Integers and booleans say sizes and places, or are data of a kind that is not trained. */
 static void found_number(struct walk *w, char kind)
 {
-    bool data = kind == 'w' || kind == 'c' || (kind == 'j' && w->in->facts[w->initializer].count > 1);
+    bool data =
+        kind == 'w' || kind == 'c' || (kind == 'j' && w->in->facts[w->initializer].count > 1);
     found(w, data ? MGPU_ROLE_CONSTANT : MGPU_ROLE_SHAPE, NULL);
 }
 
@@ -424,22 +425,33 @@ static void walk_use(struct walk *w, struct mgpu_use use)
     w->expanded = before;
 }
 
+/* Where a body gives a tensor of equal elements, it is what a result or a round starts from. */
+static void walk_out_of_body(struct walk *w, const struct mgpu_flow_value *value)
+{
+    for (int i = 0; i < 2; i++)
+        if (value->becomes[i] && w->in->facts[w->initializer].equal)
+            found(w, MGPU_ROLE_CONSTANT, NULL);
+        else if (value->becomes[i])
+            walk_name(w, value->becomes[i]);
+}
+
 static void walk_name(struct walk *w, const char *name)
 {
     struct mgpu_flow_value *value = *name ? mgpu_flow_get(w->in->flow, name) : NULL;
-    if (!value || value->visit == w->stamp)
+    if (!value || value->visit == w->stamp || w->depth == MAX_DEPTH)
         return;
     value->visit = w->stamp;
+    w->depth++;
     for (int i = 0; i < value->readers; i++)
         walk_use(w, value->reader[i]);
-    for (int i = 0; i < 2; i++)
-        if (value->becomes[i])
-            walk_name(w, value->becomes[i]);
+    walk_out_of_body(w, value);
+    w->depth--;
     /* A result of the graph that is a tensor of the file: numbers that were learned, or zeros. */
     if (value->leaves)
-        found(w, w->in->facts[w->initializer].real && w->in->facts[w->initializer].count > 1
-                     ? MGPU_ROLE_TRAINED
-                     : MGPU_ROLE_CONSTANT,
+        found(w,
+              w->in->facts[w->initializer].real && w->in->facts[w->initializer].count > 1
+                  ? MGPU_ROLE_TRAINED
+                  : MGPU_ROLE_CONSTANT,
               NULL);
 }
 

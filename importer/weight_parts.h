@@ -51,14 +51,17 @@ void mgpu_weight_facts(struct mgpu_identify *in);
 int mgpu_weight_root(const struct mgpu_identify *in, const char *name);
 /* The inputs of the MatMul, Gemm, Conv, ConvTranspose or Einsum whose result this value is or is a
  * view of; NULL: none. */
-const struct mgpu_onnx_node *mgpu_weight_layer_of(const struct mgpu_identify *in,
-                                                  const char *name);
+const struct mgpu_onnx_node *mgpu_weight_layer_of(const struct mgpu_identify *in, const char *name);
 /* What a table of fixed numbers this is: "a mask", ...; NULL: numbers that may be learned. */
 const char *mgpu_weight_table(const struct mgpu_identify *in, int initializer, bool gathered);
 
 /* weight_kind.c: what this use of the initializer takes it for. */
 struct mgpu_verdict mgpu_weight_judge(struct mgpu_identify *in, int initializer,
                                       struct mgpu_use use);
+/* Where uses differ the strongest role wins: trained, frozen, statistic, constant, shape, unused.
+ */
+int mgpu_weight_strength(enum mgpu_weight_role role);
+/* Whether the node only moves this input, so that a weight is still one behind it. */
 bool mgpu_weight_is_view(const struct mgpu_onnx_node *node, int input);
 
 /* weight_split.c: fills in->candidate. */

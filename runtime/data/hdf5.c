@@ -1,8 +1,8 @@
 /* Data sets in HDF5 files, read through a cache of blocks.
  *
- * A block is a range of rows along the sample axis: whole chunks, so that no chunk is unpacked
- * again for each of its rows, and about BLOCK bytes at least. Blocks live in slots; the least
- * recently used makes room. */
+ * A block is a range of rows along the sample axis, whole chunks where possible, so that no chunk
+ * is unpacked again for each of its rows. Blocks live in slots; the least recently used makes room.
+ */
 #include "runtime/base/memory.h"
 #include "runtime/base/status.h"
 #include "runtime/data/dataset.h"
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 256 << 10 };
+enum { BLOCK = 256 << 10, MANY = 64 };
 
 struct slot {
     int64_t block; /* -1: empty */
@@ -99,15 +99,16 @@ static void close_h5(struct mgpu_dataset *d)
     free(s);
 }
 
-/* Rows of a block: whole chunks up to about BLOCK bytes, or fewer where such a block would not
- * leave room for two in the budget. */
+/* Rows of a block: whole chunks, of about BLOCK bytes or less where that would leave few slots.
+ * Chunks of which not even two fit the budget are cut, and unpacked more than once. */
 static int64_t choose_block(const struct h5_state *s, int64_t row_bytes, uint64_t budget)
 {
     int64_t chunk = s->axis == MGPU_WHOLE ? 1 : s->info.chunk[s->axis];
-    int64_t step = chunk > 0 ? chunk : 1;
-    int64_t rows = step, most = (int64_t)(budget / 2) / (row_bytes ? row_bytes : 1);
-    if (row_bytes && BLOCK / row_bytes > step)
-        rows = BLOCK / row_bytes / step * step;
+    int64_t bytes = budget / MANY < BLOCK ? (int64_t)(budget / MANY) : BLOCK;
+    int64_t row = row_bytes > 0 ? row_bytes : 1, step = chunk > 0 ? chunk : 1;
+    int64_t rows = bytes / row / step * step, most = (int64_t)(budget / 2) / row;
+    if (rows < step)
+        rows = step;
     if (rows > most)
         rows = most;
     if (rows > s->samples)
@@ -138,8 +139,9 @@ static int prepare(struct mgpu_dataset *d, int axis, uint64_t budget)
     s->block_rows = choose_block(s, row_bytes, budget);
     s->block_bytes = s->block_rows * row_bytes;
     int64_t blocks = (s->samples + s->block_rows - 1) / s->block_rows;
-    s->slot_count = s->block_bytes ? (int64_t)budget / s->block_bytes : blocks;
-    s->slot_count = s->slot_count > blocks ? blocks : s->slot_count < 1 ? 1 : s->slot_count;
+    bool whole = (uint64_t)(s->samples * row_bytes) <= budget;
+    s->slot_count = whole ? blocks : (int64_t)budget / s->block_bytes;
+    s->slot_count = s->slot_count < 1 ? 1 : s->slot_count;
     if (blocks > INT32_MAX)
         return mgpu_fail(MGPU_EUNSUPPORTED, "more than %d blocks of rows", INT32_MAX);
     s->slots = mgpu_xcalloc((size_t)s->slot_count, sizeof *s->slots);

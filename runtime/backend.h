@@ -54,6 +54,9 @@ struct mgpu_backend {
 extern const struct mgpu_backend mgpu_backend_ref;
 extern const struct mgpu_backend mgpu_backend_cpu; /* fast kernels, then ref's */
 
+/* The tensor of a value whose elements are at `data`; v NULL: absent. */
+void mgpu_tensor_of(struct mgpu_tensor *t, const struct mgpu_value *v, void *data);
+
 /* The first kernel of the backend that accepts the node, or NULL. */
 const struct mgpu_kernel *mgpu_backend_kernel(const struct mgpu_backend *backend,
                                               const struct mgpu_node *node);

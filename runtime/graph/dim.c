@@ -120,6 +120,8 @@ char *mgpu_dim_text(char text[MGPU_DIM_TEXT], struct mgpu_dim a, const char *con
     for (int i = 0; i < MGPU_SYMBOLS; i++)
         for (int k = 0; k < a.power[i] && used < MGPU_DIM_TEXT; k++)
             used += snprintf(text + used, (size_t)(MGPU_DIM_TEXT - used), "%s%s", used ? "*" : "",
-                             names && names[i] ? names[i] : i == MGPU_BATCH ? "N" : "S");
+                             names && names[i] ? names[i]
+                             : i == MGPU_BATCH ? "N"
+                                               : "S");
     return text;
 }

@@ -46,6 +46,7 @@ enum mgpu_expr_code {
     MGPU_X_ERF,
     MGPU_X_SIGMOID,  /* 1/(1+exp(-a)), without overflow */
     MGPU_X_SOFTPLUS, /* log(1+exp(a)), without overflow */
+    MGPU_X_STOP,     /* the same value; its derivative is zero */
     MGPU_X_ISNAN,    /* bool */
     MGPU_X_ISINF,    /* bool, either sign */
     /* two operands of one type */
@@ -56,7 +57,9 @@ enum mgpu_expr_code {
     MGPU_X_MOD,  /* sign of the divisor (Python's) */
     MGPU_X_FMOD, /* sign of the dividend (C's) */
     MGPU_X_POW,
-    MGPU_X_MIN, /* NaN when either is */
+    /* NaN when either is. Of equal operands the first gets the derivative; a constant operand gets
+     * it whichever place it has (relu'(0) = 0). */
+    MGPU_X_MIN,
     MGPU_X_MAX,
     MGPU_X_AND, /* bool; bitwise on integers */
     MGPU_X_OR,

@@ -17,11 +17,12 @@ enum mgpu_split_kind {
     MGPU_SPLIT_REPLICATED, /* the whole value, the same on every rank */
     MGPU_SPLIT_AXIS,       /* its samples' part of axis `axis` */
     MGPU_SPLIT_SUM,        /* a term: the value is the sum over the ranks */
+    MGPU_SPLIT_MEAN,       /* its own mean: the value is the mean over the ranks, by samples */
 };
 
-/* A mean over the batch does not need a state of its own: the plan pass turns it into a sum times
- * 1/(global count) before it looks at splits (op->expand). Where an axis of size outer*N*inner was
- * made from several (flattened [T,N] has outer = T), `outer` says how the samples stand in it. */
+/* The plan pass turns a mean into a sum by multiplying with MGPU_SCALAR_RANK_SHARE. Where an axis
+ * of size outer*N*inner was made from several (flattened [T,N] has outer = T), `outer` says how the
+ * samples stand in it. */
 struct mgpu_split {
     enum mgpu_split_kind kind;
     int axis;

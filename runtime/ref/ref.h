@@ -23,6 +23,9 @@ extern const struct mgpu_kernel mgpu_ref_rnn[];
 extern const struct mgpu_kernel mgpu_ref_resize[];
 extern const struct mgpu_kernel mgpu_ref_update[];
 
+/* mgpu_fold_fn (runtime/graph/fold.h) by this backend. */
+int mgpu_ref_fold(const struct mgpu_node *node, const void *const *in, void *const *out);
+
 /* Elements of a tensor. */
 int64_t mgpu_tensor_count(const struct mgpu_tensor *t);
 

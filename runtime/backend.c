@@ -1,0 +1,63 @@
+#include "runtime/backend.h"
+
+#include "runtime/base/memory.h"
+#include "runtime/base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const struct mgpu_kernel *mgpu_backend_kernel(const struct mgpu_backend *backend,
+                                              const struct mgpu_node *node)
+{
+    for (int t = 0; backend->tables[t]; t++)
+        for (const struct mgpu_kernel *k = backend->tables[t]; k->op; k++)
+            if (!strcmp(k->op, node->op->name) && (!k->accepts || k->accepts(node)))
+                return k;
+    return NULL;
+}
+
+void mgpu_tensor_of(struct mgpu_tensor *t, const struct mgpu_value *v, void *data)
+{
+    memset(t, 0, sizeof *t);
+    if (!v)
+        return;
+    t->data = data;
+    t->type = v->type;
+    t->rank = v->rank;
+    mgpu_value_dims(v, t->dims);
+}
+
+static int run_kernel(const struct mgpu_kernel *kernel, struct mgpu_launch *launch)
+{
+    MGPU_TRY(kernel->prepare ? kernel->prepare(launch->node, 1, true, &launch->state) : 0);
+    int64_t bytes = kernel->workspace ? kernel->workspace(launch->node, 1, launch->state) : 0;
+    int rc = mgpu_alloc(&launch->workspace, (uint64_t)bytes, "workspace");
+    if (rc == 0)
+        rc = kernel->run(launch);
+    mgpu_free(launch->workspace);
+    if (kernel->release)
+        kernel->release(launch->state);
+    return rc;
+}
+
+int mgpu_backend_run(const struct mgpu_backend *backend, const struct mgpu_node *node,
+                     const void *const *in, void *const *out)
+{
+    const struct mgpu_kernel *kernel = mgpu_backend_kernel(backend, node);
+    if (!kernel)
+        return mgpu_fail(MGPU_EUNSUPPORTED, "%s: no kernel for %s", backend->name, node->op->name);
+    struct mgpu_tensor *t = mgpu_xcalloc((size_t)(node->inputs + node->outputs) + 1, sizeof *t);
+    for (int i = 0; i < node->inputs; i++)
+        mgpu_tensor_of(&t[i], node->input[i], (void *)in[i]);
+    for (int i = 0; i < node->outputs; i++)
+        mgpu_tensor_of(&t[node->inputs + i], node->output[i], out[i]);
+    struct mgpu_launch launch = {.node = node,
+                                 .inputs = node->inputs,
+                                 .outputs = node->outputs,
+                                 .in = t,
+                                 .out = t + node->inputs,
+                                 .threads = 1};
+    int rc = run_kernel(kernel, &launch);
+    free(t);
+    return rc;
+}

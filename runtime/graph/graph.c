@@ -1,0 +1,221 @@
+#include "runtime/graph/graph.h"
+
+#include "runtime/base/status.h"
+#include "runtime/graph/fold.h"
+#include "runtime/graph/step_scalar.h"
+#include "runtime/ops/op.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct mgpu_graph *mgpu_graph_new(void)
+{
+    struct mgpu_graph *g = mgpu_xcalloc(1, sizeof *g);
+    g->arena = mgpu_arena_new();
+    g->float_type = MGPU_FLOAT;
+    g->symbols[MGPU_BATCH] = "N";
+    g->batch = 1;
+    g->origin = (struct mgpu_origin){.path = "", .output = "", .name = "", .type = ""};
+    return g;
+}
+
+void mgpu_graph_free(struct mgpu_graph *g)
+{
+    if (!g)
+        return;
+    free(g->values);
+    free(g->nodes);
+    free(g->inputs);
+    free(g->parameters);
+    free(g->outputs);
+    free(g->output_names);
+    mgpu_arena_free(g->arena);
+    free(g);
+}
+
+static struct mgpu_value *add_value(struct mgpu_graph *g, enum mgpu_value_kind kind,
+                                    const char *name, enum mgpu_dtype type, int rank,
+                                    const struct mgpu_dim *dims)
+{
+    assert(rank >= 0 && rank <= MGPU_MAX_RANK);
+    struct mgpu_value *v = MGPU_NEW(g->arena, struct mgpu_value);
+    v->id = g->value_count;
+    v->kind = kind;
+    v->type = type;
+    v->rank = rank;
+    if (rank)
+        memcpy(v->dims, dims, sizeof *dims * (size_t)rank);
+    v->name = name ? mgpu_arena_string(g->arena, name)
+                   : mgpu_arena_format(g->arena, "%%%d", g->value_count);
+    g->values = mgpu_grow(g->values, (size_t)g->value_count, sizeof *g->values);
+    g->values[g->value_count++] = v;
+    return v;
+}
+
+struct mgpu_value *mgpu_graph_input(struct mgpu_graph *g, const char *name, enum mgpu_dtype type,
+                                    int rank, const struct mgpu_dim *dims)
+{
+    struct mgpu_value *v = add_value(g, MGPU_VALUE_INPUT, name, type, rank, dims);
+    v->index = g->input_count;
+    g->inputs = mgpu_grow(g->inputs, (size_t)g->input_count, sizeof *g->inputs);
+    g->inputs[g->input_count++] = v;
+    return v;
+}
+
+struct mgpu_value *mgpu_graph_parameter(struct mgpu_graph *g, const char *name,
+                                        enum mgpu_parameter_role role, enum mgpu_dtype type,
+                                        int rank, const struct mgpu_dim *dims)
+{
+    struct mgpu_value *v = add_value(g, MGPU_VALUE_PARAMETER, name, type, rank, dims);
+    v->index = g->parameter_count;
+    g->parameters = mgpu_grow(g->parameters, (size_t)g->parameter_count, sizeof *g->parameters);
+    g->parameters[g->parameter_count++] =
+        (struct mgpu_parameter){.name = v->name, .role = role, .value = v};
+    return v;
+}
+
+struct mgpu_value *mgpu_graph_constant(struct mgpu_graph *g, const char *name, enum mgpu_dtype type,
+                                       int rank, const struct mgpu_dim *dims, const void *data,
+                                       const struct mgpu_dim *ints)
+{
+    struct mgpu_value *v = add_value(g, MGPU_VALUE_CONSTANT, name, type, rank, dims);
+    size_t n = (size_t)mgpu_value_count(v);
+    v->data = mgpu_arena_copy(g->arena, data, n * mgpu_dtype_size(type));
+    if (ints)
+        v->ints = mgpu_arena_copy(g->arena, ints, n * sizeof *ints);
+    return v;
+}
+
+struct mgpu_value *mgpu_graph_scalar(struct mgpu_graph *g, int which, const char *name)
+{
+    assert(which >= 0 && which < MGPU_SCALARS);
+    for (int i = 0; i < g->value_count; i++)
+        if (g->values[i]->kind == MGPU_VALUE_SCALAR && g->values[i]->index == which)
+            return g->values[i];
+    struct mgpu_value *v = add_value(g, MGPU_VALUE_SCALAR, name, MGPU_DOUBLE, 0, NULL);
+    v->index = which;
+    return v;
+}
+
+void mgpu_graph_output(struct mgpu_graph *g, const char *name, struct mgpu_value *value)
+{
+    size_t n = (size_t)g->output_count;
+    g->outputs = mgpu_grow(g->outputs, n, sizeof *g->outputs);
+    g->output_names = mgpu_grow(g->output_names, n, sizeof *g->output_names);
+    g->outputs[n] = value;
+    g->output_names[n] = mgpu_arena_string(g->arena, name);
+    g->output_count++;
+}
+
+static bool can_fold(const struct mgpu_node *node)
+{
+    if (node->op->flags & (MGPU_OP_NO_FOLD | MGPU_OP_COMMUNICATION))
+        return false;
+    for (int i = 0; i < node->inputs; i++)
+        if (node->input[i] && node->input[i]->kind != MGPU_VALUE_CONSTANT)
+            return false;
+    return true;
+}
+
+static int check_arity(const struct mgpu_op *op, int inputs, struct mgpu_value *const *input)
+{
+    bool variadic = op->flags & MGPU_OP_VARIADIC;
+    if (inputs < op->min_inputs || (!variadic && inputs > op->max_inputs))
+        return mgpu_fail(MGPU_EINTERNAL, "%s does not take %d inputs", op->name, inputs);
+    for (int i = 0; i < op->min_inputs; i++)
+        if (!input[i])
+            return mgpu_fail(MGPU_EINVALID, "%s: input %d is missing", op->name, i);
+    return 0;
+}
+
+static int check_outputs(const struct mgpu_node *node)
+{
+    for (int i = 0; i < node->outputs; i++) {
+        const struct mgpu_value *v = node->output[i];
+        int64_t dims[MGPU_MAX_RANK], count;
+        mgpu_value_dims(v, dims);
+        MGPU_TRY(mgpu_count(&count, v->type, v->rank, dims));
+    }
+    return 0;
+}
+
+static int append(struct mgpu_graph *g, struct mgpu_node *node)
+{
+    MGPU_TRY(node->op->shape(node));
+    MGPU_TRY(check_outputs(node));
+    if (can_fold(node))
+        return mgpu_fold(g, node);
+    node->id = g->node_count;
+    g->nodes = mgpu_grow(g->nodes, (size_t)g->node_count, sizeof *g->nodes);
+    g->nodes[g->node_count++] = node;
+    return 0;
+}
+
+int mgpu_graph_node(struct mgpu_graph *g, const struct mgpu_op *op, const void *attrs, int inputs,
+                    struct mgpu_value *const *input, int outputs, struct mgpu_value **out)
+{
+    char text[MGPU_VALUE_TEXT];
+    MGPU_TRY(mgpu_prefix(check_arity(op, inputs, input), "%s", mgpu_origin_text(text, &g->origin)));
+    struct mgpu_node *node = MGPU_NEW(g->arena, struct mgpu_node);
+    node->op = op;
+    node->attrs = attrs ? mgpu_arena_copy(g->arena, attrs, op->attrs_size) : NULL;
+    node->origin = g->origin;
+    node->inputs = inputs;
+    node->input = mgpu_arena_copy(g->arena, input, sizeof *input * (size_t)inputs);
+    node->outputs = outputs;
+    node->output = MGPU_NEW_ARRAY(g->arena, struct mgpu_value *, outputs);
+    for (int i = 0; i < outputs; i++) {
+        node->output[i] = add_value(g, MGPU_VALUE_RESULT, NULL, MGPU_UNDEFINED, 0, NULL);
+        node->output[i]->producer = node;
+        node->output[i]->output = i;
+    }
+    int rc = append(g, node);
+    if (rc < 0)
+        return *g->origin.type ? mgpu_prefix(rc, "%s", mgpu_origin_text(text, &g->origin)) : rc;
+    for (int i = 0; i < outputs; i++)
+        out[i] = node->output[i];
+    return 0;
+}
+
+int64_t mgpu_value_count(const struct mgpu_value *v)
+{
+    int64_t n = 1;
+    for (int i = 0; i < v->rank; i++)
+        n *= v->dims[i].value;
+    return n;
+}
+
+int64_t mgpu_value_bytes(const struct mgpu_value *v)
+{
+    return mgpu_value_count(v) * (int64_t)mgpu_dtype_size(v->type);
+}
+
+void mgpu_value_dims(const struct mgpu_value *v, int64_t dims[MGPU_MAX_RANK])
+{
+    for (int i = 0; i < v->rank; i++)
+        dims[i] = v->dims[i].value;
+}
+
+char *mgpu_value_text(char text[MGPU_VALUE_TEXT], const struct mgpu_graph *g,
+                      const struct mgpu_value *v)
+{
+    char dim[MGPU_DIM_TEXT];
+    int used = snprintf(text, MGPU_VALUE_TEXT, "%s[", mgpu_dtype_name(v->type));
+    for (int i = 0; i < v->rank && used < MGPU_VALUE_TEXT; i++)
+        used += snprintf(text + used, (size_t)(MGPU_VALUE_TEXT - used), "%s%s", i ? "," : "",
+                         mgpu_dim_text(dim, v->dims[i], g ? g->symbols : NULL));
+    if (used < MGPU_VALUE_TEXT)
+        snprintf(text + used, (size_t)(MGPU_VALUE_TEXT - used), "]");
+    return text;
+}
+
+char *mgpu_origin_text(char text[MGPU_VALUE_TEXT], const struct mgpu_origin *o)
+{
+    if (*o->name)
+        snprintf(text, MGPU_VALUE_TEXT, "node '%s%s' (%s)", o->path, o->name, o->type);
+    else
+        snprintf(text, MGPU_VALUE_TEXT, "%s giving '%s'", *o->type ? o->type : "node", o->output);
+    return text;
+}

@@ -12,8 +12,17 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* HDF5 crashes at the end of the process when closing a file has failed (a full disk), because it
+ * tries again: every file here is closed by hand. */
+static void start(void)
+{
+    H5dont_atexit();
+}
+
 void mgpu_h5_lock(void)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start);
     pthread_mutex_lock(&lock);
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* a setting of the thread */
     H5PLset_loading_state(0);

@@ -68,7 +68,6 @@ static uint64_t data_bytes(const struct mgpu_prediction_output *o)
     return n;
 }
 
-/* Places: the npy header starts 64-aligned, so that the data are aligned too. */
 static void lay_out(struct mgpu_predictions *p, struct npz_state *s)
 {
     for (int i = 0; i < p->count; i++) {
@@ -76,9 +75,8 @@ static void lay_out(struct mgpu_predictions *p, struct npz_state *s)
         size_t n = strlen(p->outputs[i].name) + sizeof ".npy";
         m->name = mgpu_xcalloc(n, 1);
         snprintf(m->name, n, "%s.npy", p->outputs[i].name);
-        uint64_t header = LOCAL_HEADER + LOCAL_EXTRA + strlen(m->name);
-        m->content = (s->end + header + 63) / 64 * 64;
-        m->offset = m->content - header;
+        m->offset = s->end;
+        m->content = m->offset + LOCAL_HEADER + LOCAL_EXTRA + strlen(m->name);
         m->size = NPY_HEADER + data_bytes(&p->outputs[i]);
         s->end = m->content + m->size;
     }

@@ -261,13 +261,14 @@ static int widen(void **block, size_t *n, const struct mgpu_array *array, enum m
 int mgpu_onnx_tensor_encode(Onnx__TensorProto *t, const struct mgpu_array *array, void **block)
 {
     size_t count = (size_t)mgpu_array_count(array);
+    enum field field = types[t->data_type].field;
     *block = NULL;
-    if (t->has_raw_data) {
+    if (t->has_raw_data && !entries_of(t, field)) {
         t->raw_data.len = count * mgpu_dtype_size(array->type);
         t->raw_data.data = array->data;
         return 0;
     }
-    switch (types[t->data_type].field) {
+    switch (field) {
     case FLOATS:
         t->float_data = array->data;
         return 0;

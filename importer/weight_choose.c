@@ -12,10 +12,20 @@ static bool matches(const char *pattern, const char *name)
     return !strcmp(pattern, name) || !fnmatch(pattern, name, 0);
 }
 
+/* What comes after "@" in the name of a weight that was split off: the parameter's own name, or its
+ * layer. */
+static const char *own_name(const struct mgpu_identify *in, const struct mgpu_weight *w)
+{
+    const char *from = in->model->initializer[w->holder[0].initializer].name;
+    size_t n = strlen(from);
+    return w->holder[0].added && !strncmp(w->name, from, n) && w->name[n] == '@' ? w->name + n + 1
+                                                                                 : w->name;
+}
+
 static bool matches_weight(const struct mgpu_identify *in, const char *pattern,
                            const struct mgpu_weight *w)
 {
-    bool match = w->holders && matches(pattern, w->name);
+    bool match = w->holders && (matches(pattern, w->name) || matches(pattern, own_name(in, w)));
     for (int i = 0; i < w->holders && !match; i++)
         match = matches(pattern, in->model->initializer[w->holder[i].initializer].name);
     return match;

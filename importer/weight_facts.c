@@ -65,6 +65,39 @@ static bool parameter_name(const char *name)
 
 /* ---- Values --------------------------------------------------------------------------------- */
 
+uint64_t mgpu_weight_bits(const struct mgpu_array *a, int64_t i)
+{
+    uint64_t bits = 0;
+    size_t size = mgpu_dtype_size(a->type);
+    memcpy(&bits, (const char *)a->data + (size_t)i * size, size);
+    return bits;
+}
+
+bool mgpu_weight_same_shape(const struct mgpu_array *a, const struct mgpu_array *b)
+{
+    return a->type == b->type && a->rank == b->rank &&
+           !memcmp(a->dims, b->dims, sizeof *a->dims * (size_t)a->rank);
+}
+
+bool mgpu_weight_same_values(const struct mgpu_array *a, const struct mgpu_array *b)
+{
+    return mgpu_weight_same_shape(a, b) &&
+           !memcmp(a->data, b->data, (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type));
+}
+
+/* The same for a matrix and its transpose: the elements' bits, each mixed (splitmix64), added. */
+static uint64_t sum_of(const struct mgpu_array *a, int64_t count)
+{
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t z = mgpu_weight_bits(a, i) + 0x9e3779b97f4a7c15u;
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+        sum += z ^ z >> 31;
+    }
+    return sum;
+}
+
 static bool all_equal(const struct mgpu_array *a, int64_t count)
 {
     size_t size = mgpu_dtype_size(a->type);
@@ -73,6 +106,29 @@ static bool all_equal(const struct mgpu_array *a, int64_t count)
         if (memcmp(data, data + (size_t)i * size, size))
             return false;
     return count > 0;
+}
+
+static bool is_named(const struct mgpu_identify *in, const char *name)
+{
+    if (in->tensorflow)
+        return strstr(name, "ReadVariableOp") || strstr(name, "/resource");
+    return !in->pytorch || parameter_name(name);
+}
+
+static void find_twins(struct mgpu_identify *in)
+{
+    struct mgpu_names *first = mgpu_names_new(in->arena);
+    for (int i = 0; i < in->model->initializers; i++) {
+        struct mgpu_facts *f = &in->facts[i];
+        if (!f->real || f->equal || f->count < MGPU_WEIGHT_TWINS_AT_LEAST)
+            continue;
+        const char *key = mgpu_arena_format(in->arena, "%llx", (unsigned long long)f->sum);
+        int other = (int)(intptr_t)mgpu_names_get(first, key) - 1;
+        if (other < 0)
+            mgpu_names_set(first, key, (void *)(intptr_t)(i + 1));
+        else if (mgpu_weight_same_values(array_of(in, other), array_of(in, i)))
+            f->twin = other;
+    }
 }
 
 void mgpu_weight_facts(struct mgpu_identify *in)
@@ -85,8 +141,11 @@ void mgpu_weight_facts(struct mgpu_identify *in)
         f->count = a->type ? mgpu_array_count(a) : 0;
         f->equal = all_equal(a, f->count);
         f->value = f->count ? mgpu_get_double(a->data, a->type, 0) : 0;
-        f->named = parameter_name(in->model->initializer[i].name);
+        f->sum = f->real && !f->equal ? sum_of(a, f->count) : 0;
+        f->twin = i;
+        f->named = is_named(in, in->model->initializer[i].name);
     }
+    find_twins(in);
 }
 
 static double at(const struct mgpu_array *a, int64_t i)

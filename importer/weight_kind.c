@@ -299,24 +299,36 @@ static bool is_attention_scale(struct walk *w, const struct mgpu_onnx_node *node
     return true;
 }
 
+/* Added to what a layer with a weight gives. */
 static bool is_bias(struct walk *w, const struct mgpu_onnx_node *node, int input)
 {
-    return (is_type(node, "Add") || is_type(node, "Sub")) && node->inputs == 2 &&
-           mgpu_weight_layer_of(w->in, node->input[1 - input]);
+    if ((!is_type(node, "Add") && !is_type(node, "Sub")) || node->inputs != 2)
+        return false;
+    const struct mgpu_onnx_node *layer = mgpu_weight_layer_of(w->in, node->input[1 - input]);
+    for (int i = 0; layer && i < layer->inputs; i++)
+        if (mgpu_weight_root(w->in, layer->input[i]) >= 0)
+            return true;
+    return false;
 }
 
 /* One number with a rank: a bias of one unit, a slope or gain that is learned; or a scale, an
  * epsilon, an exponent. */
 static bool is_learned_number(struct walk *w, const struct mgpu_onnx_node *node, int input)
 {
-    const char *name = w->in->model->initializer[w->initializer].name;
     if (is_bias(w, node, input))
         return true;
-    if (w->in->pytorch)
+    if (w->in->pytorch || w->in->tensorflow)
         return w->in->facts[w->initializer].named;
-    if (w->in->tensorflow)
-        return strstr(name, "ReadVariableOp") || strstr(name, "/resource");
     return kind_of(node, input) != 'x' && !is_epsilon(w, node) && !is_attention_scale(w, node);
+}
+
+/* Equal elements that are added to products of data with data right before a softmax. */
+static bool is_open_mask(struct walk *w, const struct mgpu_onnx_node *node, int input)
+{
+    static const char *const softmax[] = {"Softmax", NULL};
+    const struct mgpu_facts *f = &w->in->facts[w->initializer];
+    return (w->in->dynamo || w->in->tensorflow) && f->equal && !f->named && is_type(node, "Add") &&
+           !is_bias(w, node, input) && feeds(w, node->output[0], softmax, -1, 4);
 }
 
 /* ---- Verdicts ------------------------------------------------------------------------------- */
@@ -332,6 +344,8 @@ static void found_joined(struct walk *w, const struct mgpu_onnx_node *node, int 
     else if (w->in->dynamo && f->equal && !f->named &&
              strncmp(w->in->model->initializer[w->initializer].name, "val_", 4))
         found(w, MGPU_ROLE_CONSTANT, "made by the model's code, not a parameter");
+    else if (is_open_mask(w, node, input))
+        found(w, MGPU_ROLE_CONSTANT, "a mask");
     else if (is_frequency(w, node, input))
         found(w, MGPU_ROLE_CONSTANT, "frequencies of positions");
     else if (normalises_input(w, node, input))

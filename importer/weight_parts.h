@@ -13,7 +13,10 @@ struct mgpu_facts { /* of an initializer */
     bool equal;     /* all elements are equal (one element: too) */
     double value;   /* of the first element */
     int64_t count;
-    bool named; /* carries a parameter's name, as far as PyTorch's exporters can be told by names */
+    bool named;   /* carries a parameter's name, as far as PyTorch's and TensorFlow's exporters
+                   * can be told by names; else true */
+    uint64_t sum; /* equal for equal contents in any order */
+    int twin;     /* the first initializer of the same shape and contents */
 };
 
 struct mgpu_verdict { /* on a use, or on several taken together */
@@ -47,6 +50,12 @@ struct mgpu_identify {
 
 /* weight_facts.c */
 void mgpu_weight_facts(struct mgpu_identify *in);
+/* Fewer elements may be equal by chance, in models that were written by hand. */
+enum { MGPU_WEIGHT_TWINS_AT_LEAST = 32 };
+/* The bits of element i; whether shape, type and contents are the same. */
+uint64_t mgpu_weight_bits(const struct mgpu_array *a, int64_t i);
+bool mgpu_weight_same_shape(const struct mgpu_array *a, const struct mgpu_array *b);
+bool mgpu_weight_same_values(const struct mgpu_array *a, const struct mgpu_array *b);
 /* The initializer that this value is, or is a view, a part or a copy of; -1: none. */
 int mgpu_weight_root(const struct mgpu_identify *in, const char *name);
 /* The inputs of the MatMul, Gemm, Conv, ConvTranspose or Einsum whose result this value is or is a

@@ -7,7 +7,8 @@
  *   - TorchScript leaves an Identity that is named as the lost parameter; a parameter that is used
  *     directly by several nodes is one. Tensors that it folded have no name of their own: there the
  *     layer in the node's name decides.
- *   - dynamo writes the module into each node's metadata, and merges up to 1024 elements only.
+ *   - dynamo writes the module into each node's metadata, and merges up to 1024 elements only. A
+ *     table that is looked up in one layer and a matrix in another is tied, not merged.
  *   - TensorFlow: only constant tensors are ever equal by chance.
  *   - Otherwise, for a constant tensor: the weights that stand beside it. Two nodes with the same
  *     weight matrix are one layer.
@@ -153,7 +154,7 @@ static const char *weights_beside(struct mgpu_identify *in, const struct mgpu_on
     for (int i = 0; i < node->inputs; i++) {
         int root = i == but ? -1 : mgpu_weight_root(in, node->input[i]);
         if (root >= 0 && in->facts[root].real && !in->facts[root].equal)
-            list = mgpu_arena_format(in->arena, "%s,%d", list, root);
+            list = mgpu_arena_format(in->arena, "%s,%d", list, in->facts[root].twin);
     }
     return list;
 }
@@ -186,12 +187,28 @@ static const char *place(struct mgpu_identify *in, struct mgpu_use use)
                : mgpu_arena_format(in->arena, "%s%d", node->type, use.input);
 }
 
-static const char *changing_key(struct mgpu_identify *in, int initializer, const struct read *read)
+/* Fresh copies of a layer use the tensor in the same place of several layers; a table that is tied
+ * to another layer's matrix is used in several places. */
+static bool are_copies(struct mgpu_identify *in, const struct reads *reads)
+{
+    struct mgpu_names *layers = mgpu_names_new(in->arena);
+    for (int i = 0; i < reads->count; i++) {
+        const char *layer = plain_layer(in, in->model->all[reads->read[i].at.node]->layer);
+        const char *where = place(in, reads->read[i].at), *before = mgpu_names_get(layers, where);
+        if (*layer && before && strcmp(before, layer))
+            return true;
+        if (*layer)
+            mgpu_names_set(layers, where, layer);
+    }
+    return false;
+}
+
+/* Whether the layers that use a tensor of unequal elements tell its parameters apart. */
+static bool layers_decide(struct mgpu_identify *in, int initializer, const struct reads *reads)
 {
     const struct mgpu_facts *f = &in->facts[initializer];
-    const char *layer = in->model->all[read->at.node]->layer;
-    bool decides = in->dynamo ? f->count <= DYNAMO_MERGES : in->pytorch && !f->named;
-    return decides ? plain_layer(in, layer) : "";
+    bool merged = in->dynamo ? f->count <= DYNAMO_MERGES : in->pytorch && !f->named;
+    return merged && reads->count > 1 && are_copies(in, reads);
 }
 
 static const char *constant_key(struct mgpu_identify *in, int initializer, const struct read *read)
@@ -256,11 +273,12 @@ static intptr_t find_candidate(struct mgpu_identify *in, struct mgpu_names *tabl
 
 /* `table` has the candidates of this initializer by key, as position + 1. */
 static void place_read(struct mgpu_identify *in, int initializer, const struct read *read,
-                       struct mgpu_verdict verdict, struct mgpu_names *table)
+                       struct mgpu_verdict verdict, bool by_layer, struct mgpu_names *table)
 {
     bool constant = in->facts[initializer].equal;
-    const char *own =
-        constant ? constant_key(in, initializer, read) : changing_key(in, initializer, read);
+    const char *own = constant   ? constant_key(in, initializer, read)
+                      : by_layer ? plain_layer(in, in->model->all[read->at.node]->layer)
+                                 : "";
     const char *part = mgpu_arena_format(in->arena, "%d|%s|", verdict.part, read->alias);
     intptr_t at = find_candidate(in, table, part, own, constant);
     if (at > in->candidates)
@@ -284,6 +302,7 @@ static void split(struct mgpu_identify *in, int initializer)
     collect(in, in->model->initializer[initializer].name, "", 0, &reads);
     if (reads.count)
         qsort(reads.read, (size_t)reads.count, sizeof *reads.read, by_place);
+    bool by_layer = layers_decide(in, initializer, &reads);
     struct mgpu_use *uses = MGPU_NEW_ARRAY(in->arena, struct mgpu_use, reads.count);
     for (int i = 0; i < reads.count; i++) {
         uses[i] = reads.read[i].at;
@@ -291,7 +310,7 @@ static void split(struct mgpu_identify *in, int initializer)
         if (mgpu_weight_strength(verdict.role) > mgpu_weight_strength(in->out->role[initializer]))
             in->out->role[initializer] = verdict.role;
         if (in->facts[initializer].real && !reads_shape(in->model->all[uses[i].node]))
-            place_read(in, initializer, &reads.read[i], verdict, table);
+            place_read(in, initializer, &reads.read[i], verdict, by_layer, table);
     }
     in->out->use[initializer] = uses;
     in->out->uses[initializer] = reads.count;

@@ -6,9 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Fewer elements may be equal by chance, in models that were written by hand. */
-enum { TIED_AT_LEAST = 32 };
-
 static const struct mgpu_array *array_of(const struct mgpu_identify *in, int initializer)
 {
     return &in->model->initializer[initializer].array;
@@ -20,39 +17,6 @@ static const char *name_of(const struct mgpu_identify *in, int initializer)
 }
 
 /* ---- Equal contents ------------------------------------------------------------------------- */
-
-static uint64_t bits_of(const struct mgpu_array *a, int64_t i)
-{
-    uint64_t bits = 0;
-    size_t size = mgpu_dtype_size(a->type);
-    memcpy(&bits, (const char *)a->data + (size_t)i * size, size);
-    return bits;
-}
-
-/* The same for a matrix and its transpose: a sum over the elements, each mixed (splitmix64). */
-static uint64_t sum_of(const struct mgpu_array *a, int64_t count)
-{
-    uint64_t sum = 0;
-    for (int64_t i = 0; i < count; i++) {
-        uint64_t z = bits_of(a, i) + 0x9e3779b97f4a7c15u;
-        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-        sum += z ^ z >> 31;
-    }
-    return sum;
-}
-
-static bool same_shape(const struct mgpu_array *a, const struct mgpu_array *b)
-{
-    return a->type == b->type && a->rank == b->rank &&
-           !memcmp(a->dims, b->dims, sizeof *a->dims * (size_t)a->rank);
-}
-
-static bool same_values(const struct mgpu_array *a, const struct mgpu_array *b)
-{
-    return same_shape(a, b) &&
-           !memcmp(a->data, b->data, (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type));
-}
 
 static bool turned_shape(const struct mgpu_array *a, const struct mgpu_array *b)
 {
@@ -66,7 +30,7 @@ static bool turned_values(const struct mgpu_array *a, const struct mgpu_array *b
         return false;
     for (int64_t i = 0; i < a->dims[0]; i++)
         for (int64_t j = 0; j < a->dims[1]; j++)
-            if (bits_of(a, i * a->dims[1] + j) != bits_of(b, j * a->dims[0] + i))
+            if (mgpu_weight_bits(a, i * a->dims[1] + j) != mgpu_weight_bits(b, j * a->dims[0] + i))
                 return false;
     return true;
 }
@@ -149,7 +113,7 @@ static bool are_clones(struct mgpu_identify *in, const struct mgpu_weight *a,
 static void tie_equal(struct mgpu_identify *in, struct mgpu_weight *a, struct mgpu_weight *b)
 {
     int x = a->holder[0].initializer, y = b->holder[0].initializer;
-    bool same = same_values(array_of(in, x), array_of(in, y));
+    bool same = mgpu_weight_same_values(array_of(in, x), array_of(in, y));
     if (!same && !turned_values(array_of(in, x), array_of(in, y)))
         return;
     const char *first = name_of(in, x), *second = name_of(in, y);
@@ -179,11 +143,10 @@ static void find_tied(struct mgpu_identify *in)
     int n = 0;
     for (int i = 0; i < in->out->count; i++) {
         const struct mgpu_facts *f = &in->facts[in->candidate[i].initializer];
-        if (in->out->weight[i].role != MGPU_ROLE_TRAINED || f->equal || f->count < TIED_AT_LEAST ||
-            is_split(in, i))
+        if (in->out->weight[i].role != MGPU_ROLE_TRAINED || f->equal ||
+            f->count < MGPU_WEIGHT_TWINS_AT_LEAST || is_split(in, i))
             continue;
-        const struct mgpu_array *a = array_of(in, in->candidate[i].initializer);
-        list[n++] = (struct entry){sum_of(a, f->count), i};
+        list[n++] = (struct entry){f->sum, i};
     }
     if (n)
         qsort(list, (size_t)n, sizeof *list, by_sum);
@@ -290,12 +253,12 @@ static int check_tie(const struct mgpu_identify *in, const struct mgpu_weight *a
     const struct mgpu_array *y = array_of(in, b->holder[0].initializer);
     char left[MGPU_SHAPE_TEXT], right[MGPU_SHAPE_TEXT];
     *copy = MGPU_COPY_SAME;
-    if (same_values(x, y))
+    if (mgpu_weight_same_values(x, y))
         return 0;
     *copy = MGPU_COPY_TRANSPOSED;
     if (turned_values(x, y))
         return 0;
-    if (!same_shape(x, y) && !turned_shape(x, y))
+    if (!mgpu_weight_same_shape(x, y) && !turned_shape(x, y))
         return mgpu_fail(MGPU_EINVALID, "--tie %s=%s: %s %s and %s %s cannot be one parameter",
                          a->name, b->name, mgpu_dtype_name(x->type),
                          mgpu_shape_text(left, x->rank, x->dims), mgpu_dtype_name(y->type),

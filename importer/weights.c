@@ -177,6 +177,8 @@ static void make_weight(struct mgpu_identify *in, int candidate, bool own)
     };
 }
 
+enum { LISTED = 4 }; /* names in a line; --report has them all */
+
 static void note_split(struct mgpu_identify *in, int from, int to)
 {
     const char *name = in->model->initializer[in->candidate[from].initializer].name, *list = "";
@@ -184,12 +186,18 @@ static void note_split(struct mgpu_identify *in, int from, int to)
     for (int i = from; i < to; i++)
         if (mgpu_weight_strength(in->candidate[i].verdict.role) >
             mgpu_weight_strength(MGPU_ROLE_CONSTANT)) {
+            if (parts >= LISTED) {
+                parts++;
+                continue;
+            }
             list = mgpu_arena_format(
                 in->arena, "%s%s'%s'%s", list, parts++ ? ", " : "", in->out->weight[i].name,
                 in->candidate[i].verdict.role == MGPU_ROLE_STATISTIC ? " (statistic)" : "");
         }
     if (parts < 2)
         return;
+    if (parts > LISTED)
+        list = mgpu_arena_format(in->arena, "%s and %d more", list, parts - LISTED);
     mgpu_weight_note(in, in->candidate[from].initializer,
                      mgpu_arena_format(in->arena,
                                        "'%s' is stored once for %d parameters that were equal when "
@@ -233,19 +241,25 @@ static void note_constants(struct mgpu_identify *in)
 
 /* ---- Layers without a bias ------------------------------------------------------------------ */
 
-static bool has_bias(const struct mgpu_identify *in, const struct mgpu_onnx_node *node)
+/* Whether a weight is added to a view of this value, or joined with it in another way. */
+static bool is_shifted(const struct mgpu_identify *in, const char *name, int depth)
 {
-    if (node->inputs > 2 && *node->input[2])
-        return true;
-    const struct mgpu_flow_value *value = mgpu_flow_get(in->flow, node->output[0]);
+    const struct mgpu_flow_value *value = mgpu_flow_get(in->flow, name);
     for (int i = 0; value && i < value->readers; i++) {
         const struct mgpu_onnx_node *next = in->model->all[value->reader[i].node];
-        if (strcmp(next->type, "MatMul") && strcmp(next->type, "Relu") && next->inputs > 1)
-            for (int j = 0; j < next->inputs; j++)
-                if (mgpu_onnx_find_initializer(in->model, next->input[j]) >= 0)
-                    return true;
+        bool view = mgpu_weight_is_view(next, value->reader[i].input);
+        if (view && depth && next->outputs && is_shifted(in, next->output[0], depth - 1))
+            return true;
+        for (int j = 0; j < next->inputs && !view && strcmp(next->type, "MatMul"); j++)
+            if (mgpu_weight_root(in, next->input[j]) >= 0)
+                return true;
     }
     return false;
+}
+
+static bool has_bias(const struct mgpu_identify *in, const struct mgpu_onnx_node *node)
+{
+    return (node->inputs > 2 && *node->input[2]) || is_shifted(in, node->output[0], 4);
 }
 
 /* tf2onnx removes the addition of zeros, and with it the biases of a fresh model. */
@@ -263,8 +277,8 @@ static void note_biases(struct mgpu_identify *in)
     if (without)
         mgpu_weight_note(in, -1,
                          mgpu_arena_format(in->arena,
-                                           "%d of %d layers have no bias: the exporter removes "
-                                           "biases that are zero (--add-bias adds them)",
+                                           "%d of %d layers have no bias; the exporter removes "
+                                           "biases that are all zero (--add-bias adds them)",
                                            without, layers),
                          NULL);
 }

@@ -257,10 +257,10 @@ struct rows {
 static void list_families(struct mgpu_lower_walk *w)
 {
     static const struct mgpu_lowering *const families[] = {
-        mgpu_lower_math,      mgpu_lower_logic,  mgpu_lower_tensor, mgpu_lower_move,
-        mgpu_lower_gather,    mgpu_lower_reduce, mgpu_lower_linear, mgpu_lower_conv,
-        mgpu_lower_normalize, mgpu_lower_rnn,    mgpu_lower_image,  mgpu_lower_loss,
-        mgpu_lower_control,
+        mgpu_lower_math,      mgpu_lower_logic,   mgpu_lower_tensor,    mgpu_lower_move,
+        mgpu_lower_gather,    mgpu_lower_reduce,  mgpu_lower_linear,    mgpu_lower_conv,
+        mgpu_lower_normalize, mgpu_lower_rnn,     mgpu_lower_attention, mgpu_lower_image,
+        mgpu_lower_loss,      mgpu_lower_control,
     };
     w->families = mgpu_names_new(w->arena);
     for (size_t f = 0; f < sizeof families / sizeof *families; f++)

@@ -91,6 +91,7 @@ extern const struct mgpu_lowering mgpu_lower_linear[]; /* MatMul, Gemm, Einsum *
 extern const struct mgpu_lowering mgpu_lower_conv[];   /* Conv, ConvTranspose, pools */
 extern const struct mgpu_lowering mgpu_lower_normalize[]; /* BatchNormalization ..., Dropout */
 extern const struct mgpu_lowering mgpu_lower_rnn[];       /* RNN, GRU, LSTM */
+extern const struct mgpu_lowering mgpu_lower_attention[]; /* Attention, RotaryEmbedding */
 extern const struct mgpu_lowering mgpu_lower_image[];     /* Resize, Upsample, DepthToSpace ... */
 extern const struct mgpu_lowering mgpu_lower_loss[];    /* SoftmaxCrossEntropyLoss, Nll, Softmax */
 extern const struct mgpu_lowering mgpu_lower_control[]; /* If with a foldable condition */

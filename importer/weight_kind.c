@@ -191,7 +191,8 @@ static bool is_real_input(const struct mgpu_onnx_model *model, const char *name)
 {
     for (int i = 0; i < model->graph.inputs; i++)
         if (!strcmp(model->graph.input[i].name, name))
-            return mgpu_is_float(model->graph.input[i].type);
+            return !mgpu_is_integer(model->graph.input[i].type) &&
+                   model->graph.input[i].type != MGPU_BOOL;
     return true; /* of a body: not known */
 }
 

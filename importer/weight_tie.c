@@ -259,9 +259,10 @@ static int check_tie(const struct mgpu_identify *in, const struct mgpu_weight *a
     if (turned_values(x, y))
         return 0;
     if (!mgpu_weight_same_shape(x, y) && !turned_shape(x, y))
-        return mgpu_fail(MGPU_EINVALID, "--tie %s=%s: %s %s and %s %s cannot be one parameter",
-                         a->name, b->name, mgpu_dtype_name(x->type),
-                         mgpu_shape_text(left, x->rank, x->dims), mgpu_dtype_name(y->type),
+        return mgpu_fail(MGPU_EINVALID,
+                         "--tie %s=%s: '%s' (%s %s) and '%s' (%s %s) cannot be one parameter",
+                         a->name, b->name, a->name, mgpu_dtype_name(x->type),
+                         mgpu_shape_text(left, x->rank, x->dims), b->name, mgpu_dtype_name(y->type),
                          mgpu_shape_text(right, y->rank, y->dims));
     return mgpu_fail(MGPU_EINVALID, "--tie %s=%s: '%s' and '%s' hold different values", a->name,
                      b->name, a->name, b->name);

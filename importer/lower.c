@@ -17,12 +17,12 @@ static struct mgpu_value poison, missing;
 struct mgpu_lower_walk {
     struct mgpu_arena *arena;
     struct mgpu_binder *binder;
-    struct mgpu_names *values;   /* flat name -> struct mgpu_value */
-    struct mgpu_names *makers;   /* flat name -> struct mgpu_onnx_node */
-    struct mgpu_names *inputs;   /* flat name -> struct mgpu_onnx_value */
-    struct mgpu_names *families; /* type -> list of rows */
-    bool *done;                  /* by node index */
-    struct mgpu_value **constant; /* by initializer */
+    struct mgpu_names *values;     /* flat name -> struct mgpu_value */
+    struct mgpu_names *makers;     /* flat name -> struct mgpu_onnx_node */
+    struct mgpu_names *inputs;     /* flat name -> struct mgpu_onnx_value */
+    struct mgpu_names *families;   /* type -> list of rows */
+    bool *done;                    /* by node index */
+    struct mgpu_value **constant;  /* by initializer */
     struct mgpu_value **parameter; /* by weight */
     struct mgpu_value ***holder;   /* by weight and holder: as it is stored there */
     int problems;
@@ -45,6 +45,17 @@ static const char *node_text(const struct mgpu_lower *l)
     const struct mgpu_onnx_node *n = l->node;
     return mgpu_arena_format(l->walk->arena, "node '%s' (%s) giving '%s'", n->name, n->type,
                              first_output(n));
+}
+
+/* The last error, without the name of the node that the graph may have put in front. */
+static const char *reason(const struct mgpu_lower *l)
+{
+    char origin[MGPU_VALUE_TEXT];
+    const char *text = mgpu_error();
+    size_t n = strlen(mgpu_origin_text(origin, &l->g->origin));
+    if (strncmp(text, origin, n) || strncmp(text + n, ": ", 2))
+        return text;
+    return text + n + 2;
 }
 
 static void collect(struct mgpu_lower *l, const char *why)
@@ -120,9 +131,8 @@ static struct mgpu_value *parameter_of(struct mgpu_lower *l, int weight)
     struct mgpu_dim dims[MGPU_MAX_RANK];
     if (!l->walk->parameter[weight]) {
         const_dims(array, dims);
-        l->walk->parameter[weight] =
-            mgpu_graph_parameter(l->g, w->name, role_of(w->role), float_type(l, array->type),
-                                 array->rank, dims);
+        l->walk->parameter[weight] = mgpu_graph_parameter(
+            l->g, w->name, role_of(w->role), float_type(l, array->type), array->rank, dims);
     }
     return l->walk->parameter[weight];
 }
@@ -140,8 +150,8 @@ static struct mgpu_value *half_frozen(struct mgpu_lower *l, struct mgpu_value *p
     struct mgpu_expr e;
     mgpu_expr_begin(&e, 2);
     int x = mgpu_expr_input(&e, 1, p->type);
-    int y = mgpu_expr_where(&e, mgpu_expr_input(&e, 0, MGPU_BOOL), x,
-                            mgpu_expr_1(&e, MGPU_X_STOP, x));
+    int y =
+        mgpu_expr_where(&e, mgpu_expr_input(&e, 0, MGPU_BOOL), x, mgpu_expr_1(&e, MGPU_X_STOP, x));
     return mgpu_pointwise(l->g, mgpu_expr_end(&e, y, l->g->arena), 2,
                           (struct mgpu_value *[]){mask, p});
 }
@@ -175,6 +185,10 @@ static int graph_input(struct mgpu_lower *l, const struct mgpu_onnx_value *decla
     MGPU_TRY(mgpu_prefix(mgpu_lower_type(l, declared->type, &type), "input '%s'", declared->name));
     int rank = mgpu_binder_dims(l->walk->binder, declared, dims);
     MGPU_TRY(rank);
+    int64_t sizes[MGPU_MAX_RANK], count;
+    for (int i = 0; i < rank; i++)
+        sizes[i] = dims[i].value;
+    MGPU_TRY(mgpu_prefix(mgpu_count(&count, type, rank, sizes), "input '%s'", declared->name));
     *out = mgpu_graph_input(l->g, declared->name, type, rank, dims);
     mgpu_names_set(l->walk->values, declared->name, *out);
     return 0;
@@ -243,9 +257,10 @@ struct rows {
 static void list_families(struct mgpu_lower_walk *w)
 {
     static const struct mgpu_lowering *const families[] = {
-        mgpu_lower_math,      mgpu_lower_logic, mgpu_lower_tensor, mgpu_lower_gather,
-        mgpu_lower_reduce,    mgpu_lower_linear, mgpu_lower_conv,  mgpu_lower_normalize,
-        mgpu_lower_rnn,       mgpu_lower_image, mgpu_lower_loss,   mgpu_lower_control,
+        mgpu_lower_math,      mgpu_lower_logic,  mgpu_lower_tensor, mgpu_lower_move,
+        mgpu_lower_gather,    mgpu_lower_reduce, mgpu_lower_linear, mgpu_lower_conv,
+        mgpu_lower_normalize, mgpu_lower_rnn,    mgpu_lower_image,  mgpu_lower_loss,
+        mgpu_lower_control,
     };
     w->families = mgpu_names_new(w->arena);
     for (size_t f = 0; f < sizeof families / sizeof *families; f++)
@@ -291,7 +306,7 @@ static int read_inputs(struct mgpu_lower *l, bool *poisoned)
         struct mgpu_value *value;
         int rc = input_of(l, i, &value);
         if (rc == MGPU_EUNSUPPORTED) {
-            collect(l, mgpu_error());
+            collect(l, reason(l));
             value = &poison;
             rc = 0;
         }
@@ -312,7 +327,8 @@ static void keep_outputs(struct mgpu_lower *l, int made_from, struct mgpu_value 
         struct mgpu_value *value = otherwise ? otherwise : i < most ? l->out[i] : NULL;
         if (!*name)
             continue;
-        if (value && value != otherwise && value->id >= made_from && value->kind != MGPU_VALUE_INPUT)
+        if (value && value != otherwise && value->id >= made_from &&
+            value->kind != MGPU_VALUE_INPUT)
             value->name = mgpu_arena_string(l->g->arena, name);
         mgpu_names_set(l->walk->values, name, value ? value : &missing);
     }
@@ -348,7 +364,7 @@ static int lower_one(struct mgpu_lower *l)
     int rc = row->lower(l);
     if (rc == MGPU_EUNSUPPORTED) {
         l->walk->baked = l->walk->baked || !strcmp(l->node->type, "Reshape");
-        collect(l, mgpu_error());
+        collect(l, reason(l));
         keep_outputs(l, 0, &poison);
         return 0;
     }
@@ -371,8 +387,9 @@ static int lower_node(struct mgpu_lower *l, const struct mgpu_onnx_node *node)
     };
     l->walk->done[node->index] = true;
     int rc = lower_one(&inner);
-    if (rc < 0 && !strstr(mgpu_error(), first_output(node)))
-        mgpu_prefix(rc, "%s", node_text(&inner));
+    if (rc < 0)
+        mgpu_fail(rc, "%s: %s", node_text(&inner),
+                  mgpu_arena_string(l->walk->arena, reason(&inner)));
     l->g->origin = before;
     return rc;
 }
@@ -471,9 +488,8 @@ static int check_output(const struct mgpu_lower *l, const struct mgpu_onnx_value
                         const struct mgpu_value *value)
 {
     char text[MGPU_VALUE_TEXT];
-    const char *symbol = declared->rank > 0 && declared->rank <= MGPU_MAX_RANK
-                             ? declared->symbols[0]
-                             : NULL;
+    const char *symbol =
+        declared->rank > 0 && declared->rank <= MGPU_MAX_RANK ? declared->symbols[0] : NULL;
     if (!symbol || strcmp(symbol, l->g->symbols[MGPU_BATCH]) || !value->rank ||
         value->dims[0].value == l->g->batch)
         return 0;

@@ -83,7 +83,8 @@ struct mgpu_lowering {
 /* One table a family, ended by a NULL type. */
 extern const struct mgpu_lowering mgpu_lower_math[];   /* lower_math.c: arithmetic, activations */
 extern const struct mgpu_lowering mgpu_lower_logic[];  /* comparisons, Where, Cast, bits */
-extern const struct mgpu_lowering mgpu_lower_tensor[]; /* Shape, Reshape, Concat, Slice, Pad ... */
+extern const struct mgpu_lowering mgpu_lower_tensor[]; /* Shape, Reshape, Expand, constants ... */
+extern const struct mgpu_lowering mgpu_lower_move[];   /* Concat, Split, Slice, Pad ... */
 extern const struct mgpu_lowering mgpu_lower_gather[]; /* Gather*, Scatter*, OneHot ... */
 extern const struct mgpu_lowering mgpu_lower_reduce[]; /* Reduce*, ArgMax, CumSum, TopK */
 extern const struct mgpu_lowering mgpu_lower_linear[]; /* MatMul, Gemm, Einsum */
@@ -149,6 +150,10 @@ struct mgpu_value *mgpu_lower_scalar(struct mgpu_lower *l, struct mgpu_value *a)
 /* Before opset 7 the second operand was spread only on request, from `axis` on. */
 struct mgpu_value *mgpu_lower_spread(struct mgpu_lower *l, struct mgpu_value *a,
                                      struct mgpu_value *b);
+
+/* Rows of a table that have a file of their own. */
+int mgpu_lower_einsum(struct mgpu_lower *l);
+int mgpu_lower_batch_norm(struct mgpu_lower *l);
 
 /* ---- Bodies ---- */
 

@@ -55,7 +55,9 @@ struct mgpu_options {
     int64_t epochs, steps, steps_per_epoch;
     bool as_exported;
     /* without training: nothing is needed but inputs */
-    bool inference; /* evaluate, predict: no gradient, no optimizer */
+    bool inference;       /* evaluate, predict: no gradient, no optimizer */
+    bool predict;         /* mgpu_predict will be called */
+    bool check_gradients; /* mgpu_check_gradients will be called, and mgpu_step not */
 };
 
 #define MGPU_OPTIONS                                                                               \

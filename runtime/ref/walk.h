@@ -15,14 +15,15 @@ struct mgpu_walk {
     int64_t at[MGPU_WALK_OPERANDS];
 };
 
-/* Goes to place number `flat` (below the product of dims). */
+/* Goes to place number `flat`, which is below the product of dims (0 when there is no place). */
 static inline void mgpu_walk_seek(struct mgpu_walk *w, int64_t flat)
 {
     for (int k = 0; k < w->operands; k++)
         w->at[k] = 0;
     for (int i = w->rank - 1; i >= 0; i--) {
-        w->index[i] = flat % w->dims[i];
-        flat /= w->dims[i];
+        int64_t size = w->dims[i] ? w->dims[i] : 1;
+        w->index[i] = flat % size;
+        flat /= size;
         for (int k = 0; k < w->operands; k++)
             w->at[k] += w->index[i] * w->stride[k][i];
     }

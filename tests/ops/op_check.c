@@ -3,6 +3,9 @@
 #include "tests/ops/split_check.h"
 #include "tests/test.h"
 
+#include "runtime/graph/fold.h"
+#include "runtime/ref/ref.h"
+
 /* "1e-5 of the norm": norm(a - b) / norm(b), absolute where b is tiny. */
 static double norm_error(const double *a, const double *b, int64_t count)
 {
@@ -241,6 +244,7 @@ static void check_one(const struct mgpu_check *check)
 int mgpu_op_check(const struct mgpu_check *checks)
 {
     int before = test_failures;
+    mgpu_fold_set(mgpu_ref_fold);
     for (; checks->name; checks++)
         check_one(checks);
     return test_failures - before;
@@ -251,6 +255,7 @@ int mgpu_op_value(const struct mgpu_check *check, const double *want, int64_t co
     struct op_case c;
     struct op_numbers n;
     struct mgpu_run run;
+    mgpu_fold_set(mgpu_ref_fold);
     int before = test_failures, rc = op_case_build(&c, check, MGPU_DOUBLE, op_case_batch(check));
     CHECK_(rc == 0, "%s: %s", check->name, mgpu_error());
     if (rc < 0)

@@ -159,8 +159,20 @@ static struct mgpu_split gradient_state(struct mgpu_split y)
     return y.kind == MGPU_SPLIT_AXIS ? y : REPLICATED;
 }
 
+/* A constant of the batch's size is made by each rank for its own samples. */
+static void spread_constants(const struct cut *cut, struct member *m)
+{
+    for (int i = 0; cut->batch && i < m->c.graph->value_count; i++) {
+        const struct mgpu_value *v = m->c.graph->values[i];
+        for (int k = 0; v->kind == MGPU_VALUE_CONSTANT && k < v->rank; k++)
+            if (mgpu_dim_has(v->dims[k], MGPU_BATCH))
+                *state_of(m, m->map[i]) = (struct mgpu_split){MGPU_SPLIT_AXIS, k, 1};
+    }
+}
+
 static int plan(const struct cut *cut, struct member *m)
 {
+    spread_constants(cut, m);
     for (int i = 0; i < cut->check->inputs; i++)
         if (m->c.in[i] && m->c.in[i]->kind == MGPU_VALUE_INPUT)
             *state_of(m, m->map[m->c.in[i]->id]) = cut->in[i];
@@ -462,7 +474,7 @@ static void cut_terms(const struct mgpu_check *check, const struct op_case *whol
         bool samples = in->rank > 0 && in->batch_axis >= 0;
         if (!op_case_wanted(check, i))
             continue;
-        for (int batch = 0; batch < (samples ? 1 : 2); batch++)
+        for (int batch = check->batch > 0; batch < (samples ? 1 : 2); batch++)
             for (int mean = 0; mean < 2; mean++) {
                 struct cut cut = begin(check, whole, n, n->batch > 1 ? 2 : 1, batch);
                 cut.in[i].kind = mean ? MGPU_SPLIT_MEAN : MGPU_SPLIT_SUM;

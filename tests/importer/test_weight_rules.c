@@ -501,6 +501,23 @@ static void check_constant_nodes(void)
     CHECK(at("y", 1) == 0);
 }
 
+/* Nodes that no operator's rules allow are walked past. */
+static void check_odd_nodes(void)
+{
+    Onnx__ModelProto *m = begin("pytorch");
+    matrix(m, "W", 4, 4, 1);
+    tensor(m, "one", 1, 1, 0, 0, 1);
+    build_add(m->graph, "Identity", "W", "");
+    build_add(m->graph, "Mul", "one one one", "a");
+    build_add(m->graph, "MatMul", "x a W", "b");
+    build_add(m->graph, "Sub", "b", "c");
+    build_add(m->graph, "Sub", "c W", "");
+    build_add(m->graph, "Loop", "W one one W", "d");
+    build_add(m->graph, "MatMul", "W", "y");
+    identify(m);
+    CHECK_ROLE("W", "trained");
+}
+
 /* TensorFlow's LSTM has one bias: the zeros of the other stay, unless B is named. */
 static void check_unowned(void)
 {
@@ -580,6 +597,7 @@ int main(void)
     check_merged_patterns();
     check_constant_nodes();
     check_unowned();
+    check_odd_nodes();
     check_report();
     forget();
     build_end();

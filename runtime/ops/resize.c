@@ -125,6 +125,12 @@ static const char *const nearests[] = {"round_prefer_floor", "round_prefer_ceil"
         .offset = offsetof(struct mgpu_resize_attrs, field), .names = list                         \
     }
 
+#define RESIZE_FLOATS(field)                                                                       \
+    {                                                                                              \
+        .name = #field, .kind = MGPU_ATTR_FLOATS,                                                  \
+        .offset = offsetof(struct mgpu_resize_attrs, field), .length = MGPU_MAX_RANK               \
+    }
+
 static const struct mgpu_attr attrs[] = {RESIZE_ENUM(mode, modes),
                                          RESIZE_ENUM(coordinates, coordinates),
                                          RESIZE_ENUM(nearest, nearests),
@@ -132,6 +138,12 @@ static const struct mgpu_attr attrs[] = {RESIZE_ENUM(mode, modes),
                                          RESIZE(antialias, MGPU_ATTR_BOOL),
                                          RESIZE(cubic_a, MGPU_ATTR_FLOAT),
                                          RESIZE(extrapolation, MGPU_ATTR_FLOAT),
+                                         RESIZE_FLOATS(scale),
+                                         RESIZE_FLOATS(roi_start),
+                                         RESIZE_FLOATS(roi_end),
+                                         RESIZE(rank, MGPU_ATTR_INT),
+                                         RESIZE(in, MGPU_ATTR_DIMS),
+                                         RESIZE(out, MGPU_ATTR_DIMS),
                                          {0}};
 
 const struct mgpu_op mgpu_op_resize = {

@@ -33,7 +33,7 @@ struct mgpu_split {
 /* What op->split answers. */
 enum mgpu_split_answer {
     MGPU_SPLIT_OK = 0,    /* out[] is right for these in[] */
-    MGPU_SPLIT_FULL = 1,  /* needs input *which whole: a sum or mean must be all-reduced */
+    MGPU_SPLIT_FULL = 1,  /* needs input *which whole: a sum must be all-reduced first */
     MGPU_SPLIT_MIXES = 2, /* mixes samples: cannot run on a part of the batch. *which: the input */
 };
 
@@ -168,7 +168,7 @@ void mgpu_shape_like(const struct mgpu_node *, int output, const struct mgpu_val
 void mgpu_shape_set(const struct mgpu_node *, int output, enum mgpu_dtype type, int rank,
                     const struct mgpu_dim *dims);
 
-/* The split that REPLICATED, AXIS k, SUM or MEAN is. */
+/* The split that REPLICATED, AXIS k or SUM is. */
 struct mgpu_split mgpu_split_make(enum mgpu_split_kind kind, int axis, int64_t outer);
 
 /* A SUM or a MEAN: what is whole only after an all-reduce. */

@@ -1,6 +1,6 @@
 /* N ranks equal one rank: a small network with what is hard to split (synchronised batch norm, a
  * mean inside the loss, uneven slices, ranks without samples), trained in double on 1 to 4 ranks,
- * in one piece and in several. Built from core operators alone, through plan, compilation and
+ * clipping by norm too. Built from core operators alone, through plan, compilation and
  * executor. */
 #include "runtime/compile/program.h"
 #include "runtime/data/batches.h"

@@ -319,24 +319,57 @@ static int by_use(const void *a, const void *b)
                               : (x->input > y->input) - (x->input < y->input);
 }
 
-static void index_uses(struct mgpu_weights *weights)
+struct places {
+    int count;
+    struct mgpu_weight_place *place;
+    int *through; /* by node: the place + 1 of an Identity on the way to uses; -1: of two weights */
+};
+
+/* The Identities between the tensor and a use pass the same weight on, unless they lead to two. */
+static void place_identities(struct mgpu_identify *in, struct places *p,
+                             struct mgpu_weight_place use)
 {
-    int n = 0;
+    for (;;) {
+        const char *name = in->model->all[use.node]->input[use.input];
+        const struct mgpu_flow_value *value = mgpu_flow_get(in->flow, name);
+        if (!value || value->node < 0 || strcmp(in->model->all[value->node]->type, "Identity"))
+            return;
+        use.node = value->node;
+        use.input = 0;
+        int *at = &p->through[use.node];
+        if (!*at) {
+            p->place[p->count] = use;
+            *at = ++p->count;
+        } else if (*at > 0 && p->place[*at - 1].weight != use.weight) {
+            p->place[*at - 1].weight = -1;
+            *at = -1;
+        } else
+            return;
+    }
+}
+
+static void index_uses(struct mgpu_identify *in)
+{
+    struct mgpu_weights *weights = in->out;
+    int n = in->model->node_total;
     for (int i = 0; i < weights->count; i++)
         for (int h = 0; h < weights->weight[i].holders; h++)
             n += weights->weight[i].holder[h].uses;
-    struct mgpu_weight_place *place = MGPU_NEW_ARRAY(weights->arena, struct mgpu_weight_place, n);
-    weights->place = place;
-    weights->places = n;
+    struct places p = {.place = MGPU_NEW_ARRAY(in->arena, struct mgpu_weight_place, n),
+                       .through = MGPU_NEW_ARRAY(in->arena, int, in->model->node_total)};
     for (int i = 0; i < weights->count; i++)
         for (int h = 0; h < weights->weight[i].holders; h++) {
             const struct mgpu_holder *holder = &weights->weight[i].holder[h];
-            for (int u = 0; u < holder->uses; u++)
-                *place++ =
-                    (struct mgpu_weight_place){holder->use[u].node, holder->use[u].input, i, h};
+            for (int u = 0; u < holder->uses; u++) {
+                struct mgpu_weight_place place = {holder->use[u].node, holder->use[u].input, i, h};
+                p.place[p.count++] = place;
+                place_identities(in, &p, place);
+            }
         }
-    if (n)
-        qsort((void *)weights->place, (size_t)n, sizeof *place, by_use);
+    if (p.count)
+        qsort(p.place, (size_t)p.count, sizeof *p.place, by_use);
+    weights->place = p.place;
+    weights->places = p.count;
 }
 
 int mgpu_weights_of_use(const struct mgpu_weights *weights, int node, int input, int *holder)
@@ -384,7 +417,8 @@ int mgpu_weights_identify(struct mgpu_weights **out, struct mgpu_onnx_model *mod
         rc = mgpu_weight_choose(&in);
     count_untold(&in);
     clean_up(&in);
-    index_uses(weights);
+    if (rc == 0)
+        index_uses(&in);
     *out = rc < 0 ? NULL : weights;
     if (rc < 0)
         mgpu_weights_free(weights);

@@ -33,15 +33,8 @@ static void tensor(Onnx__ModelProto *m, const char *name, int rank, int64_t a, i
     build_initializer(m->graph, t);
 }
 
-static void ones(Onnx__ModelProto *m, const char *name, int64_t n)
-{
-    tensor(m, name, 1, n, 0, 0, 1);
-}
-
-static void zeros(Onnx__ModelProto *m, const char *name, int64_t n)
-{
-    tensor(m, name, 1, n, 0, 0, 0);
-}
+#define ones(m, name, n)  tensor(m, name, 1, n, 0, 0, 1)
+#define zeros(m, name, n) tensor(m, name, 1, n, 0, 0, 0)
 
 static void matrix(Onnx__ModelProto *m, const char *name, int64_t a, int64_t b, int seed)
 {
@@ -317,6 +310,7 @@ static void check_identities(void)
     CHECK(at("a", 1) == at("y", 1) && at("a", 2) == at("y", 2));
     CHECK(at("a", 1) != at("b", 1) && at("a", 2) != at("b", 2));
     CHECK(!strcmp(weights->weight[at("b", 1)].name, "l.0.weight@l.1.weight"));
+    CHECK(at("l.1.weight", 0) == at("b", 1) && at("l.1.bias", 0) == at("b", 2));
 }
 
 /* TorchScript's folded tensors have no name: the layer tells copies from calls. */

@@ -1,4 +1,5 @@
-/* The plain kernels give the same bits with any number of threads. */
+/* The plain kernels of products and windows: the same bits with any number of threads, and half
+ * types. */
 #include "runtime/ops/conv.h"
 #include "runtime/ops/matmul.h"
 #include "runtime/ops/pool.h"
@@ -70,7 +71,7 @@ static void run(const struct op_case *c, const struct op_numbers *n, struct mgpu
     CHECK_OK(mgpu_run_all(run));
 }
 
-static void check_row(const struct mgpu_check *row)
+static void check_threads(const struct mgpu_check *row)
 {
     struct op_case c;
     struct op_numbers n;
@@ -91,9 +92,46 @@ static void check_row(const struct mgpu_check *row)
     op_case_free(&c);
 }
 
+/* Output 0 in `type`, from the row's numbers; free it. */
+static double *output_in(const struct mgpu_check *row, enum mgpu_dtype type, int64_t *count)
+{
+    struct op_case c;
+    struct op_numbers n;
+    struct mgpu_run r;
+    CHECK_OK(op_case_build(&c, row, type, 1));
+    op_numbers_init(&n, row, &c);
+    run(&c, &n, &r, 2);
+    *count = mgpu_value_count(c.node->output[0]);
+    double *copy = mgpu_xcalloc((size_t)*count, sizeof *copy);
+    memcpy(copy, mgpu_run_doubles(&r, c.node->output[0]), (size_t)*count * sizeof *copy);
+    mgpu_run_free(&r);
+    op_numbers_free(&n);
+    op_case_free(&c);
+    return copy;
+}
+
+/* Inputs are rounded to the type, so that outputs agree to about its precision. */
+static void check_half(const struct mgpu_check *row, enum mgpu_dtype type, double limit)
+{
+    int64_t count;
+    double *want = output_in(row, MGPU_DOUBLE, &count), *got = output_in(row, type, &count);
+    double diff = 0, norm = 0;
+    for (int64_t i = 0; i < count; i++) {
+        diff += (got[i] - want[i]) * (got[i] - want[i]);
+        norm += want[i] * want[i];
+    }
+    CHECK_(diff > 0 && sqrt(diff / norm) < limit, "%s: %s is off by %.3g", row->name,
+           mgpu_dtype_name(type), sqrt(diff / norm));
+    free(want);
+    free(got);
+}
+
 int main(void)
 {
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        check_row(&rows[i]);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_threads(&rows[i]);
+        check_half(&rows[i], MGPU_FLOAT16, 1e-3);
+        check_half(&rows[i], MGPU_BFLOAT16, 8e-3);
+    }
     return test_end();
 }

@@ -326,53 +326,57 @@ static struct mgpu_cost grad_weight_cost(const struct mgpu_node *node)
                               .bytes = mgpu_operand_bytes(node)};
 }
 
-/* conv and conv_grad_input: samples in, samples out, whole weights. A sum passes through either
- * factor when all else is whole and no bias would be added once a rank. */
+/* conv and conv_grad_input: samples in, samples out, whole weights. A sum or mean passes through
+ * either factor when all else is whole; a bias would be added once a rank, which is right for a
+ * mean only. */
 static enum mgpu_split_answer split_samples(const struct mgpu_node *node,
                                             const struct mgpu_split *in, struct mgpu_split *out,
                                             int *which)
 {
-    int sums = 0, split = 0;
-    bool bias = node->inputs > 2 && node->input[2];
+    int terms = 0, split = 0, term = 0;
     for (int i = 0; i < node->inputs; i++) {
-        sums += in[i].kind == MGPU_SPLIT_SUM;
         split += in[i].kind == MGPU_SPLIT_AXIS;
-        if (in[i].kind == MGPU_SPLIT_SUM)
-            *which = i;
+        if (!mgpu_split_is_term(in[i]))
+            continue;
+        terms++;
+        *which = term = i;
     }
-    if (sums && (sums > 1 || split || bias))
+    bool bias = node->inputs > 2 && node->input[2];
+    if (terms > 1 || (terms && (split || (bias && in[term].kind == MGPU_SPLIT_SUM))))
         return MGPU_SPLIT_FULL;
     for (int i = 0; i < node->inputs; i++)
         if (in[i].kind == MGPU_SPLIT_AXIS && (i > 0 || in[i].axis != 0)) {
             *which = i;
             return MGPU_SPLIT_MIXES;
         }
-    out[0] = sums ? mgpu_split_make(MGPU_SPLIT_SUM, 0, 1) : in[0];
+    out[0] = terms ? mgpu_split_make(in[term].kind, 0, 1) : in[0];
     return MGPU_SPLIT_OK;
 }
 
-/* dw sums over samples, so parts of the samples give terms of it; so does a term of one factor.
- * dbias follows dy alone. */
+/* A sum over samples of products: parts of the samples give terms of dw, and a sum or mean in one
+ * factor is one in dw. dbias follows dy alone. */
 static enum mgpu_split_answer split_grad_weight(const struct mgpu_node *node,
                                                 const struct mgpu_split *in, struct mgpu_split *out,
                                                 int *which)
 {
     const struct mgpu_split *x = &in[0], *dy = &in[1];
-    struct mgpu_split sum = mgpu_split_make(MGPU_SPLIT_SUM, 0, 1);
-    struct mgpu_split whole = mgpu_split_make(MGPU_SPLIT_REPLICATED, 0, 1);
-    *which = x->kind == MGPU_SPLIT_SUM ? 0 : 1;
-    if ((x->kind == MGPU_SPLIT_SUM && dy->kind != MGPU_SPLIT_REPLICATED) ||
-        (dy->kind == MGPU_SPLIT_SUM && x->kind != MGPU_SPLIT_REPLICATED))
+    struct mgpu_split sum = mgpu_split_make(MGPU_SPLIT_SUM, 0, 1), dbias;
+    bool term_x = mgpu_split_is_term(*x), term_dy = mgpu_split_is_term(*dy);
+    *which = term_x ? 0 : 1;
+    if ((term_x && dy->kind != MGPU_SPLIT_REPLICATED) ||
+        (term_dy && x->kind != MGPU_SPLIT_REPLICATED))
         return MGPU_SPLIT_FULL;
     if (x->kind == MGPU_SPLIT_AXIS || dy->kind == MGPU_SPLIT_AXIS) {
         *which = x->kind == MGPU_SPLIT_AXIS && x->axis == 0 ? 1 : 0;
         if (x->kind != dy->kind || x->axis || dy->axis || x->outer != dy->outer)
             return MGPU_SPLIT_MIXES;
+        out[0] = dbias = sum;
+    } else {
+        out[0] = mgpu_split_make(term_x ? x->kind : dy->kind, 0, 1);
+        dbias = mgpu_split_make(dy->kind, 0, 1);
     }
-    bool any = x->kind != MGPU_SPLIT_REPLICATED || dy->kind != MGPU_SPLIT_REPLICATED;
-    out[0] = any ? sum : whole;
     if (node->outputs > 1)
-        out[1] = dy->kind == MGPU_SPLIT_REPLICATED ? whole : sum;
+        out[1] = dbias;
     return MGPU_SPLIT_OK;
 }
 

@@ -53,10 +53,38 @@ int mgpu_dims_batch_axis(int rank, const struct mgpu_dim *dims)
     return axis;
 }
 
-bool mgpu_split_equal(struct mgpu_split a, struct mgpu_split b)
+/* A size that holds one unknown symbol, in the first power, tells what it is bound to: then
+ * symbol[] gets it and the answer is true. */
+static bool learn(int64_t symbol[MGPU_SYMBOLS], struct mgpu_dim d)
 {
-    return a.kind == b.kind &&
-           (a.kind != MGPU_SPLIT_AXIS || (a.axis == b.axis && a.outer == b.outer));
+    int unknown = -1;
+    int64_t rest = d.opaque ? 0 : d.factor;
+    for (int s = 0; s < MGPU_SYMBOLS; s++) {
+        for (int k = 0; k < d.power[s] && symbol[s]; k++)
+            rest *= symbol[s];
+        if (!d.power[s] || symbol[s])
+            continue;
+        if (unknown >= 0 || d.power[s] > 1)
+            return false;
+        unknown = s;
+    }
+    if (unknown < 0 || rest <= 0 || d.value < rest)
+        return false;
+    symbol[unknown] = d.value / rest;
+    return true;
+}
+
+int64_t mgpu_dims_batch(int a_rank, const struct mgpu_dim *a, int b_rank, const struct mgpu_dim *b)
+{
+    int64_t symbol[MGPU_SYMBOLS] = {0};
+    for (bool learned = true; learned;) {
+        learned = false;
+        for (int i = 0; i < a_rank; i++)
+            learned = learn(symbol, a[i]) || learned;
+        for (int i = 0; i < b_rank; i++)
+            learned = learn(symbol, b[i]) || learned;
+    }
+    return symbol[MGPU_BATCH];
 }
 
 enum mgpu_split_answer mgpu_split_ok(struct mgpu_split *out, enum mgpu_split_kind kind, int axis,

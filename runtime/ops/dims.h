@@ -22,7 +22,9 @@ char *mgpu_dims_text(char text[MGPU_SHAPE_TEXT], int rank, const struct mgpu_dim
  * having any; -1 when there is none, -2 when it is otherwise. */
 int mgpu_dims_batch_axis(int rank, const struct mgpu_dim *dims);
 
-bool mgpu_split_equal(struct mgpu_split a, struct mgpu_split b);
+/* The number that the batch is bound to, as far as the sizes of two shapes tell it: 0 when they do
+ * not. */
+int64_t mgpu_dims_batch(int a_rank, const struct mgpu_dim *a, int b_rank, const struct mgpu_dim *b);
 
 /* Sets out[0] and answers OK. */
 enum mgpu_split_answer mgpu_split_ok(struct mgpu_split *out, enum mgpu_split_kind kind, int axis,

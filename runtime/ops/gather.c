@@ -1,5 +1,6 @@
 /* Records of gather, gather_elements and gather_nd and of their transposes; scatter.c has the
- * scatters. All gathers are linear in x, so a sum over ranks passes while the indices are whole. */
+ * scatters. All gathers are linear in x, so a sum or mean over ranks passes while the indices are
+ * whole. */
 #include "runtime/ops/gather.h"
 
 #include <inttypes.h>
@@ -170,9 +171,9 @@ static struct mgpu_cost back_cost(const struct mgpu_node *node)
 /* The answers that all gathers share; -1: it depends on the axes. `value` is x or dy. */
 static int common_split(const struct mgpu_split *in, struct mgpu_split *out, int *which)
 {
-    if (in[1].kind == MGPU_SPLIT_SUM)
+    if (mgpu_split_is_term(in[1]))
         return (int)mgpu_split_no(which, 1, MGPU_SPLIT_FULL);
-    if (in[0].kind == MGPU_SPLIT_SUM && in[1].kind == MGPU_SPLIT_AXIS)
+    if (mgpu_split_is_term(in[0]) && in[1].kind == MGPU_SPLIT_AXIS)
         return (int)mgpu_split_no(which, 0, MGPU_SPLIT_FULL);
     if (in[0].kind != MGPU_SPLIT_AXIS && in[1].kind != MGPU_SPLIT_AXIS)
         return (int)mgpu_split_ok(out, in[0].kind, 0, 1);
@@ -220,7 +221,7 @@ static enum mgpu_split_answer elements_split(const struct mgpu_node *node,
     if (known >= 0)
         return (enum mgpu_split_answer)known;
     bool along = in[0].kind == MGPU_SPLIT_REPLICATED && k == axis;
-    bool alike = mgpu_split_equal(in[0], in[1]) && k != axis && mgpu_dim_same(x[k], indices[k]);
+    bool alike = mgpu_split_same(in[0], in[1]) && k != axis && mgpu_dim_same(x[k], indices[k]);
     if (!along && !alike)
         return mgpu_split_no(which, 0, MGPU_SPLIT_MIXES);
     return mgpu_split_ok(out, MGPU_SPLIT_AXIS, k, in[1].outer);
@@ -234,7 +235,7 @@ static enum mgpu_split_answer elements_back_split(const struct mgpu_node *node,
     int k = in[1].axis, known = common_split(in, out, which);
     if (known >= 0)
         return (enum mgpu_split_answer)known;
-    if (!mgpu_split_equal(in[0], in[1]))
+    if (!mgpu_split_same(in[0], in[1]))
         return mgpu_split_no(which, 0, MGPU_SPLIT_MIXES);
     if (k == a->axis)
         return mgpu_split_ok(out, MGPU_SPLIT_SUM, 0, 1);
@@ -259,7 +260,7 @@ static enum mgpu_split_answer nd_split(const struct mgpu_node *node, const struc
         return (enum mgpu_split_answer)known;
     if (in[0].kind == MGPU_SPLIT_REPLICATED && in[1].axis >= batch && in[1].axis != tuple)
         return mgpu_split_ok(out, MGPU_SPLIT_AXIS, in[1].axis, in[1].outer);
-    if (mgpu_split_equal(in[0], in[1]) && in[0].axis < batch)
+    if (mgpu_split_same(in[0], in[1]) && in[0].axis < batch)
         return mgpu_split_ok(out, MGPU_SPLIT_AXIS, in[0].axis, in[0].outer);
     if (in[1].kind == MGPU_SPLIT_REPLICATED && in[0].axis >= end)
         return mgpu_split_ok(out, MGPU_SPLIT_AXIS, tuple + in[0].axis - end, in[0].outer);
@@ -274,7 +275,7 @@ static enum mgpu_split_answer nd_back_split(const struct mgpu_node *node,
     int known = common_split(in, out, which), k = in[0].axis;
     if (known >= 0)
         return (enum mgpu_split_answer)known;
-    if (mgpu_split_equal(in[0], in[1]) && k < tuple)
+    if (mgpu_split_same(in[0], in[1]) && k < tuple)
         return k < batch ? mgpu_split_ok(out, MGPU_SPLIT_AXIS, k, in[0].outer)
                          : mgpu_split_ok(out, MGPU_SPLIT_SUM, 0, 1);
     if (in[1].kind == MGPU_SPLIT_REPLICATED && k >= tuple)

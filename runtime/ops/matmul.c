@@ -2,6 +2,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/ops/build.h"
+#include "runtime/ops/dims.h"
 
 #include <stddef.h>
 
@@ -75,9 +76,7 @@ static int shape(const struct mgpu_node *node)
 /* [..., R, C] as [*, C]. */
 static struct mgpu_value *flatten(struct mgpu_graph *g, struct mgpu_value *x)
 {
-    struct mgpu_dim dims[2] = {mgpu_dim_const(1), x->dims[x->rank - 1]};
-    for (int axis = 0; axis < x->rank - 1; axis++)
-        dims[0] = mgpu_dim_mul(dims[0], x->dims[axis]);
+    struct mgpu_dim dims[] = {mgpu_dims_product(x->rank - 1, x->dims), x->dims[x->rank - 1]};
     return mgpu_reshape(g, x, 2, dims);
 }
 
@@ -171,20 +170,20 @@ static enum mgpu_split_answer split_both(const struct mgpu_node *node, const str
     return MGPU_SPLIT_OK;
 }
 
-/* A product is linear in each factor: a sum passes when the other factor is whole. */
+/* A product is linear in each factor: a sum or mean passes when the other factor is whole. */
 static enum mgpu_split_answer split(const struct mgpu_node *node, const struct mgpu_split *in,
                                     struct mgpu_split *out, int *which)
 {
     enum mgpu_split_kind a = in[0].kind, b = in[1].kind;
+    bool term_a = mgpu_split_is_term(in[0]), term_b = mgpu_split_is_term(in[1]);
     if (a == MGPU_SPLIT_AXIS && b == MGPU_SPLIT_AXIS)
         return split_both(node, in, out, which);
-    *which = a == MGPU_SPLIT_SUM ? 0 : 1;
-    if ((a == MGPU_SPLIT_SUM && b != MGPU_SPLIT_REPLICATED) ||
-        (b == MGPU_SPLIT_SUM && a != MGPU_SPLIT_REPLICATED))
+    *which = term_a ? 0 : 1;
+    if ((term_a && b != MGPU_SPLIT_REPLICATED) || (term_b && a != MGPU_SPLIT_REPLICATED))
         return MGPU_SPLIT_FULL;
     if (a == MGPU_SPLIT_AXIS || b == MGPU_SPLIT_AXIS)
         return split_one(node, in, a == MGPU_SPLIT_AXIS ? 0 : 1, out, which);
-    out[0] = mgpu_split_make(a == MGPU_SPLIT_SUM ? a : b, 0, 1);
+    out[0] = mgpu_split_make(term_a ? a : b, 0, 1);
     return MGPU_SPLIT_OK;
 }
 

@@ -1,5 +1,5 @@
 /* Records of reshape, transpose, expand and concat. slice.c and pad.c hold the others of the
- * family. All are linear in their inputs, so a sum over ranks passes through. */
+ * family. All are linear in their inputs, so a sum or mean over ranks passes through. */
 #include "runtime/ops/movement.h"
 
 #include <inttypes.h>
@@ -45,44 +45,6 @@ static int reshape_gradient(struct mgpu_graph *g, const struct mgpu_node *node,
     return dx[0] ? 0 : mgpu_build_error();
 }
 
-/* What each symbol is bound to, as far as the sizes tell: a size that holds one unknown symbol
- * gives its value. */
-struct bound {
-    int64_t symbol[MGPU_SYMBOLS]; /* 0: not known */
-};
-
-static bool bind_from(struct bound *b, struct mgpu_dim d)
-{
-    int unknown = -1;
-    int64_t rest = d.opaque ? 0 : d.factor;
-    for (int s = 0; s < MGPU_SYMBOLS && rest > 0; s++) {
-        if (d.power[s] && !b->symbol[s] && (unknown >= 0 || d.power[s] > 1))
-            return false;
-        if (d.power[s] && !b->symbol[s])
-            unknown = s;
-        for (int k = 0; k < d.power[s] && b->symbol[s]; k++)
-            rest *= b->symbol[s];
-    }
-    if (unknown < 0 || rest <= 0)
-        return false;
-    b->symbol[unknown] = d.value / rest;
-    return b->symbol[unknown] > 0;
-}
-
-/* The bound batch as the sizes of a node tell it, or 0. */
-static int64_t batch_of(const struct mgpu_value *x, const struct mgpu_value *y)
-{
-    struct bound b = {{0}};
-    for (bool found = true; found;) {
-        found = false;
-        for (int i = 0; i < x->rank; i++)
-            found |= bind_from(&b, x->dims[i]);
-        for (int i = 0; i < y->rank; i++)
-            found |= bind_from(&b, y->dims[i]);
-    }
-    return b.symbol[MGPU_BATCH];
-}
-
 /* The samples' index keeps its place in row-major order: as many elements' worth of it stand before
  * and behind it. In the output it must lie inside one axis, which is the one that carries N. */
 static enum mgpu_split_answer reshape_split(const struct mgpu_node *node,
@@ -97,7 +59,7 @@ static enum mgpu_split_answer reshape_split(const struct mgpu_node *node,
         return mgpu_split_no(which, 0, MGPU_SPLIT_MIXES);
     int64_t before = mgpu_dims_product(from, x->dims).value * in[0].outer;
     int64_t leading = mgpu_dims_product(to, y->dims).value;
-    int64_t batch = batch_of(x, y);
+    int64_t batch = mgpu_dims_batch(x->rank, x->dims, y->rank, y->dims);
     if (!before || !leading || before % leading || !batch)
         return mgpu_split_no(which, 0, MGPU_SPLIT_MIXES);
     int64_t outer = before / leading;
@@ -250,7 +212,7 @@ static enum mgpu_split_answer expand_split(const struct mgpu_node *node,
     }
     if (batch == -1)
         return mgpu_split_ok(out, in[0].kind, 0, 1);
-    if (in[0].kind == MGPU_SPLIT_SUM)
+    if (mgpu_split_is_term(in[0]))
         return mgpu_split_no(which, 0, MGPU_SPLIT_FULL);
     if (batch < 0 || (batch >= added && x->dims[batch - added].value != 1))
         return mgpu_split_no(which, 0, MGPU_SPLIT_MIXES);
@@ -339,17 +301,17 @@ static enum mgpu_split_answer concat_split(const struct mgpu_node *node,
 {
     const struct mgpu_concat_attrs *a = node->attrs;
     bool equal = true;
-    int sum = -1;
+    int term = -1;
     for (int k = 0; k < node->inputs; k++) {
-        if (in[k].kind == MGPU_SPLIT_SUM)
-            sum = k;
-        if (!mgpu_split_equal(in[k], in[0])) {
+        if (mgpu_split_is_term(in[k]))
+            term = k;
+        if (!mgpu_split_same(in[k], in[0])) {
             equal = false;
             *which = k;
         }
     }
     if (!equal)
-        return sum >= 0 ? mgpu_split_no(which, sum, MGPU_SPLIT_FULL) : MGPU_SPLIT_MIXES;
+        return term >= 0 ? mgpu_split_no(which, term, MGPU_SPLIT_FULL) : MGPU_SPLIT_MIXES;
     out[0] = in[0];
     if (in[0].kind != MGPU_SPLIT_AXIS || in[0].axis != a->axis)
         return MGPU_SPLIT_OK;

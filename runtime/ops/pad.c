@@ -135,9 +135,9 @@ static enum mgpu_split_answer pad_split(const struct mgpu_node *node, const stru
 {
     const struct mgpu_pad_attrs *a = node->attrs;
     bool value = node->inputs > 1 && node->input[1] && a->mode == MGPU_PAD_CONSTANT;
-    bool sums = in[0].kind == MGPU_SPLIT_SUM || (value && in[1].kind == MGPU_SPLIT_SUM);
-    if (value && sums && in[0].kind != in[1].kind)
-        return mgpu_split_no(which, in[1].kind == MGPU_SPLIT_SUM, MGPU_SPLIT_FULL);
+    bool terms = mgpu_split_is_term(in[0]) || (value && mgpu_split_is_term(in[1]));
+    if (value && terms && in[0].kind != in[1].kind)
+        return mgpu_split_no(which, mgpu_split_is_term(in[1]), MGPU_SPLIT_FULL);
     return cut_free(a->before, a->after, in, out, which);
 }
 

@@ -204,25 +204,22 @@ static struct mgpu_cost cost_one(const struct mgpu_node *node)
     return (struct mgpu_cost){.flops = windows(node), .bytes = mgpu_operand_bytes(node)};
 }
 
-/* Samples and channels are pooled apart, so that either axis may be split. `linear`: a sum in
- * input 0 passes when input 1 is whole. */
+/* Samples and channels are pooled apart, so that either axis may be split. `linear`: a sum or mean
+ * in input 0 passes when input 1 is whole. */
 static enum mgpu_split_answer split_planes(const struct mgpu_node *node,
                                            const struct mgpu_split *in, struct mgpu_split *out,
                                            int *which, bool linear)
 {
-    const struct mgpu_split *x = &in[0];
-    for (int i = 0; i < node->inputs; i++) {
-        *which = i;
-        if (in[i].kind == MGPU_SPLIT_AXIS && in[i].axis > 1)
-            return MGPU_SPLIT_MIXES;
-    }
+    const struct mgpu_split *x = &in[0], *argument = node->inputs > 1 ? &in[1] : NULL;
+    bool whole_argument = !argument || argument->kind == MGPU_SPLIT_REPLICATED;
     *which = 0;
-    if (x->kind == MGPU_SPLIT_SUM &&
-        !(linear && (node->inputs < 2 || in[1].kind == MGPU_SPLIT_REPLICATED)))
+    if (mgpu_split_is_term(*x) && !(linear && whole_argument))
         return MGPU_SPLIT_FULL;
+    if (x->kind == MGPU_SPLIT_AXIS && x->axis > 1)
+        return MGPU_SPLIT_MIXES;
     *which = 1;
-    if (x->kind != MGPU_SPLIT_SUM && node->inputs > 1 &&
-        (in[1].kind != x->kind || in[1].axis != x->axis || in[1].outer != x->outer))
+    if (!mgpu_split_is_term(*x) && argument &&
+        (argument->kind != x->kind || argument->axis != x->axis || argument->outer != x->outer))
         return MGPU_SPLIT_MIXES;
     for (int i = 0; i < node->outputs; i++)
         out[i] = *x;

@@ -8,6 +8,8 @@
 #include "runtime/ops/dims.h"
 #include "runtime/ops/gather.h"
 
+static const char *const kinds[] = {"sum", "mean", "max", "min", "prod", NULL};
+
 static bool reduced(int64_t axes, int axis)
 {
     return axes >> axis & 1;
@@ -58,6 +60,20 @@ static int reduce_shape(const struct mgpu_node *node)
     return 0;
 }
 
+/* 1 / (elements of a mean), whatever part of the batch a rank holds: a mean over the batch counts
+ * the samples of all ranks. NULL: as a number, in *number. */
+static struct mgpu_value *mean_share(struct mgpu_graph *g, enum mgpu_dtype type,
+                                     struct mgpu_dim count, double *number)
+{
+    *number = 1 / (double)count.value;
+    if (count.opaque || count.power[MGPU_BATCH] != 1 || g->batch <= 0)
+        return NULL;
+    double each = (double)count.value / (double)g->batch;
+    struct mgpu_value *samples = mgpu_graph_scalar(g, MGPU_SCALAR_PIECE, "samples of the piece");
+    struct mgpu_value *share = mgpu_unary(g, MGPU_X_RECIPROCAL, mgpu_affine(g, samples, each, 0));
+    return mgpu_cast(g, share, type);
+}
+
 /* dy with the reduced axes put back as size 1. */
 static struct mgpu_value *kept_again(struct mgpu_graph *g, const struct mgpu_node *node,
                                      struct mgpu_value *dy)
@@ -66,6 +82,14 @@ static struct mgpu_value *kept_again(struct mgpu_graph *g, const struct mgpu_nod
     struct mgpu_dim dims[MGPU_MAX_RANK];
     int rank = kept_dims(node->input[0], a->axes, true, dims);
     return mgpu_reshape(g, dy, rank, dims);
+}
+
+/* dy times the share that each element has in a mean. */
+static struct mgpu_value *shared(struct mgpu_graph *g, struct mgpu_value *dy, struct mgpu_dim count)
+{
+    double number;
+    struct mgpu_value *share = mean_share(g, dy->type, count, &number);
+    return share ? mgpu_mul(g, dy, share) : mgpu_affine(g, dy, number, 0);
 }
 
 /* The product of all others: product / x where nothing is zero; where one element is zero only that
@@ -121,16 +145,18 @@ static int reduce_gradient(struct mgpu_graph *g, const struct mgpu_node *node,
 {
     const struct mgpu_reduce_attrs *a = node->attrs;
     struct mgpu_value *x = node->input[0];
-    int64_t count = reduced_count(x, a->axes).value;
-    if (!wanted[0] || !dy[0] || !count)
+    struct mgpu_dim count = reduced_count(x, a->axes);
+    if (!wanted[0] || !dy[0] || !count.value)
         return 0;
     struct mgpu_value *d = kept_again(g, node, dy[0]);
+    if (!d)
+        return mgpu_build_error();
     switch (a->kind) {
     case MGPU_REDUCE_SUM:
         dx[0] = mgpu_broadcast(g, d, x->rank, x->dims);
         break;
     case MGPU_REDUCE_MEAN:
-        dx[0] = mgpu_broadcast(g, mgpu_affine(g, d, 1.0 / (double)count, 0), x->rank, x->dims);
+        dx[0] = mgpu_broadcast(g, shared(g, d, count), x->rank, x->dims);
         break;
     case MGPU_REDUCE_PROD:
         dx[0] = mgpu_mul(g, d, others(g, x, (unsigned)a->axes));
@@ -163,7 +189,7 @@ static enum mgpu_split_answer reduce_split(const struct mgpu_node *node,
     const struct mgpu_reduce_attrs *a = node->attrs;
     bool linear = a->kind == MGPU_REDUCE_SUM || a->kind == MGPU_REDUCE_MEAN;
     out[0] = in[0];
-    if (in[0].kind == MGPU_SPLIT_SUM && !linear)
+    if (mgpu_split_is_term(in[0]) && !linear)
         return mgpu_split_no(which, 0, MGPU_SPLIT_FULL);
     if (in[0].kind != MGPU_SPLIT_AXIS)
         return MGPU_SPLIT_OK;
@@ -181,20 +207,16 @@ static int reduce_expand(struct mgpu_graph *g, const struct mgpu_node *node,
                          struct mgpu_value **out)
 {
     const struct mgpu_reduce_attrs *a = node->attrs;
-    struct mgpu_value *x = node->input[0];
-    struct mgpu_dim count = reduced_count(x, a->axes);
-    bool plain = !count.opaque && count.power[MGPU_BATCH] == 1 && g->batch > 0;
-    if (a->kind != MGPU_REDUCE_MEAN || !mgpu_is_float(x->type) || !plain)
-        return mgpu_fail(MGPU_EUNSUPPORTED, "this reduction over the batch cannot be cut");
-    double each = (double)count.value / (double)g->batch;
-    struct mgpu_value *samples = mgpu_graph_scalar(g, MGPU_SCALAR_PIECE, "samples of the piece");
-    struct mgpu_value *share = mgpu_unary(g, MGPU_X_RECIPROCAL, mgpu_affine(g, samples, each, 0));
-    struct mgpu_value *sum = mgpu_reduce(g, MGPU_REDUCE_SUM, x, (unsigned)a->axes, a->keep);
-    out[0] = mgpu_mul(g, sum, mgpu_cast(g, share, x->type));
+    struct mgpu_value *x = node->input[0], *share = NULL;
+    double number;
+    if (a->kind == MGPU_REDUCE_MEAN && mgpu_is_float(x->type))
+        share = mean_share(g, x->type, reduced_count(x, a->axes), &number);
+    if (!share)
+        return mgpu_fail(MGPU_EUNSUPPORTED, "a %s over the batch mixes its samples",
+                         kinds[a->kind]);
+    out[0] = mgpu_mul(g, mgpu_reduce(g, MGPU_REDUCE_SUM, x, (unsigned)a->axes, a->keep), share);
     return out[0] ? 0 : mgpu_build_error();
 }
-
-static const char *const kinds[] = {"sum", "mean", "max", "min", "prod", NULL};
 
 static const struct mgpu_attr reduce_attrs[] = {
     {.name = "kind",
@@ -246,7 +268,7 @@ static enum mgpu_split_answer arg_reduce_split(const struct mgpu_node *node,
 {
     const struct mgpu_arg_reduce_attrs *a = node->attrs;
     out[0] = in[0];
-    if (in[0].kind == MGPU_SPLIT_SUM)
+    if (mgpu_split_is_term(in[0]))
         return mgpu_split_no(which, 0, MGPU_SPLIT_FULL);
     if (in[0].kind == MGPU_SPLIT_AXIS && in[0].axis == a->axis)
         return mgpu_split_no(which, 0, MGPU_SPLIT_MIXES);

@@ -236,7 +236,7 @@ static const int sample_axis[] = {
     [P] = -1, [Y] = 2,  [RESERVE] = 2, [DY] = 2, [DY_H] = 1,    [DY_C] = 1};
 
 /* Samples of X decide: split along their axis all operands that have samples must be, and the
- * weights whole. Sums are refused. */
+ * weights whole. Sums and means are refused. */
 static enum mgpu_split_answer split_operands(const struct mgpu_node *node,
                                              const struct mgpu_split *in, int *which)
 {
@@ -244,7 +244,7 @@ static enum mgpu_split_answer split_operands(const struct mgpu_node *node,
         if (!node->input[i])
             continue;
         *which = i;
-        if (in[i].kind == MGPU_SPLIT_SUM)
+        if (mgpu_split_is_term(in[i]))
             return MGPU_SPLIT_FULL;
         bool samples = in[X].kind == MGPU_SPLIT_AXIS && sample_axis[i] >= 0;
         if ((in[i].kind == MGPU_SPLIT_AXIS) != samples)
@@ -266,13 +266,18 @@ static enum mgpu_split_answer rnn_split(const struct mgpu_node *node, const stru
     return answer;
 }
 
-/* Every gradient that arrives is a sum and all else is whole: the map from them is linear. */
-static bool all_sums(const struct mgpu_node *node, const struct mgpu_split *in)
+/* SUM or MEAN when that is what every arriving gradient is and all else is whole: the map from
+ * them is linear. REPLICATED: no. */
+static enum mgpu_split_kind common_term(const struct mgpu_node *node, const struct mgpu_split *in)
 {
+    enum mgpu_split_kind kind = MGPU_SPLIT_REPLICATED;
+    for (int i = DY; i < node->inputs; i++)
+        if (node->input[i] && mgpu_split_is_term(in[i]))
+            kind = in[i].kind;
     for (int i = 0; i < node->inputs; i++)
-        if (node->input[i] && in[i].kind != (i >= DY ? MGPU_SPLIT_SUM : MGPU_SPLIT_REPLICATED))
-            return false;
-    return true;
+        if (node->input[i] && in[i].kind != (i >= DY ? kind : MGPU_SPLIT_REPLICATED))
+            return MGPU_SPLIT_REPLICATED;
+    return kind;
 }
 
 /* Gradients of the weights are terms: each rank has added up its own samples. */
@@ -280,16 +285,19 @@ static enum mgpu_split_answer grad_split(const struct mgpu_node *node, const str
                                          struct mgpu_split *out, int *which)
 {
     static const int axes[] = {1, -1, -1, -1, 1, 1, -1};
-    bool sums = all_sums(node, in);
-    enum mgpu_split_answer answer = sums ? MGPU_SPLIT_OK : split_operands(node, in, which);
-    for (int i = 0; i < node->outputs && answer == MGPU_SPLIT_OK; i++)
-        if (in[X].kind == MGPU_SPLIT_AXIS && axes[i] >= 0)
-            out[i] = mgpu_split_make(MGPU_SPLIT_AXIS, axes[i], in[X].outer);
-        else
-            out[i] = mgpu_split_make(sums || in[X].kind == MGPU_SPLIT_AXIS ? MGPU_SPLIT_SUM
-                                                                           : MGPU_SPLIT_REPLICATED,
-                                     0, 1);
-    return answer;
+    enum mgpu_split_kind weights = common_term(node, in);
+    if (weights == MGPU_SPLIT_REPLICATED) {
+        enum mgpu_split_answer answer = split_operands(node, in, which);
+        if (answer != MGPU_SPLIT_OK)
+            return answer;
+        if (in[X].kind == MGPU_SPLIT_AXIS)
+            weights = MGPU_SPLIT_SUM;
+    }
+    for (int i = 0; i < node->outputs; i++)
+        out[i] = in[X].kind == MGPU_SPLIT_AXIS && axes[i] >= 0
+                     ? mgpu_split_make(MGPU_SPLIT_AXIS, axes[i], in[X].outer)
+                     : mgpu_split_make(weights, 0, 1);
+    return MGPU_SPLIT_OK;
 }
 
 static const char *const kinds[] = {"RNN", "GRU", "LSTM", NULL};

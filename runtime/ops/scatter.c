@@ -195,7 +195,7 @@ static void saved(const struct mgpu_node *node, unsigned *inputs, unsigned *outp
 static bool adds_to_sum(const struct mgpu_node *node, const struct mgpu_split *in)
 {
     return attrs_of(node)->reduction == MGPU_SCATTER_ADD && in[0].kind == MGPU_SPLIT_SUM &&
-           in[1].kind == MGPU_SPLIT_AXIS && mgpu_split_equal(in[1], in[2]);
+           in[1].kind == MGPU_SPLIT_AXIS && mgpu_split_same(in[1], in[2]);
 }
 
 /* No sample axis anywhere: sums pass where the scatter is linear in data and updates together. */
@@ -204,11 +204,11 @@ static enum mgpu_split_answer whole_split(const struct mgpu_node *node, const st
 {
     int reduction = attrs_of(node)->reduction;
     bool linear = reduction == MGPU_SCATTER_NONE || reduction == MGPU_SCATTER_ADD;
-    if (in[1].kind == MGPU_SPLIT_SUM)
+    if (mgpu_split_is_term(in[1]))
         return mgpu_split_no(which, 1, MGPU_SPLIT_FULL);
     bool same = in[0].kind == in[2].kind;
-    if (!same || (!linear && in[0].kind == MGPU_SPLIT_SUM))
-        return mgpu_split_no(which, in[0].kind == MGPU_SPLIT_SUM ? 0 : 2, MGPU_SPLIT_FULL);
+    if (!same || (!linear && mgpu_split_is_term(in[0])))
+        return mgpu_split_no(which, mgpu_split_is_term(in[0]) ? 0 : 2, MGPU_SPLIT_FULL);
     return mgpu_split_ok(out, in[0].kind, 0, 1);
 }
 
@@ -224,7 +224,7 @@ static int common_split(const struct mgpu_node *node, const struct mgpu_split *i
     if (adds_to_sum(node, in))
         return (int)mgpu_split_ok(out, MGPU_SPLIT_SUM, 0, 1);
     for (int i = 0; i < 3; i++)
-        if (in[i].kind == MGPU_SPLIT_SUM)
+        if (mgpu_split_is_term(in[i]))
             return (int)mgpu_split_no(which, i, MGPU_SPLIT_FULL);
     return -1;
 }
@@ -236,7 +236,7 @@ static enum mgpu_split_answer elements_split(const struct mgpu_node *node,
     int known = common_split(node, in, out, which), k = in[0].axis;
     if (known >= 0)
         return (enum mgpu_split_answer)known;
-    bool alike = mgpu_split_equal(in[0], in[1]) && mgpu_split_equal(in[0], in[2]);
+    bool alike = mgpu_split_same(in[0], in[1]) && mgpu_split_same(in[0], in[2]);
     if (!alike || k == attrs_of(node)->axis ||
         !mgpu_dim_same(node->input[0]->dims[k], node->input[1]->dims[k]))
         return mgpu_split_no(which, 0, MGPU_SPLIT_MIXES);

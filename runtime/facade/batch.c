@@ -82,11 +82,11 @@ static int run_piece(struct job *job, struct mgpu_rank *rank, int piece, bool *c
     scalars[MGPU_SCALAR_PIECE_SHARE] = run->count ? all / (double)run->count : 0;
     scalars[MGPU_SCALAR_RANK_SHARE] = all > 0 ? (double)count / all : 0;
     scalars[MGPU_SCALAR_SAMPLE_BASE] = (double)(piece_first + first);
-    struct mgpu_run r = {.last_piece = piece == job->pieces - 1,
-                         .idle = count == 0,
-                         .contributes = job->pieces > 1 || *contributes,
-                         .check_gradients = run->update,
-                         .scalars = scalars};
+    struct mgpu_execution r = {.last_piece = piece == job->pieces - 1,
+                               .idle = count == 0,
+                               .contributes = job->pieces > 1 || *contributes,
+                               .check_gradients = run->update,
+                               .scalars = scalars};
     MGPU_TRY(mgpu_execute(p, rank->comm, rank->buffer, &r));
     if (count)
         add_results(job, rank, p);

@@ -1,6 +1,6 @@
 /* What a person said, turned into what the parts understand. */
+#include "runtime/base/nearest.h"
 #include "runtime/base/status.h"
-#include "runtime/cli/suggest.h"
 #include "runtime/facade/facade.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static int word(int *out, const char *option, const char *text, const char *cons
     for (*out = 0; *out < n; ++*out)
         if (!strcmp(text, words[*out]))
             return 0;
-    const char *near = mgpu_suggest(text, words, n);
+    const char *near = mgpu_nearest(text, words, n);
     return mgpu_fail(MGPU_EUSAGE, "%s: '%s' is not known; did you mean '%s'?", option, text,
                      near ? near : words[0]);
 }
@@ -116,7 +116,7 @@ static int settle_words(struct mgpu_trainer *t)
 static int settle_ties(struct mgpu_trainer *t, const char *const (**out)[2], int *count)
 {
     int n = mgpu_text_count(t->options.tie);
-    const char *(*pairs)[2] = MGPU_NEW_ARRAY(t->arena, const char *[2], n);
+    const char *(*pairs)[2] = mgpu_arena_alloc(t->arena, sizeof *pairs * (size_t)n);
     for (int i = 0; i < n; i++) {
         char *copy = mgpu_arena_string(t->arena, t->options.tie[i]);
         bool found = false;

@@ -210,7 +210,7 @@ static int elements_a_sample(const struct mgpu_graph *g, const struct mgpu_value
 
 static int begin_whole(struct whole *w, struct mgpu_graph *g, const struct mgpu_value *x)
 {
-    double each;
+    double each = 0;
     bool is_double = x->type == MGPU_DOUBLE;
     MGPU_TRY(elements_a_sample(g, x, &each));
     *w = (struct whole){.g = g,

@@ -14,6 +14,8 @@ static int check_axis(const struct mgpu_resize_attrs *a, int axis)
     int64_t in = a->in[axis].value, out = a->out[axis].value;
     double length = a->scale[axis] * (double)in;
     bool crop = a->coordinates == MGPU_RESIZE_TF_CROP_AND_RESIZE;
+    if (in == 0 && out == 0)
+        return 0;
     if (!(a->scale[axis] > 0) || out < 0 || (out > 0 && in == 0))
         return mgpu_fail(MGPU_EINVALID,
                          "resize of axis %d: size %" PRId64 " to %" PRId64 ", scale %g", axis, in,

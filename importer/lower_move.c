@@ -42,6 +42,7 @@ static int cut_axis(struct cut *cut, int axis, struct mgpu_dim size, struct mgpu
 {
     if (step == 0)
         return mgpu_fail(MGPU_EINVALID, "a step is 0");
+    step = step < -INT64_MAX ? -INT64_MAX : step;
     bool back = step < 0;
     struct mgpu_dim last = mgpu_dim_add(size, mgpu_dim_const(-1));
     start = bound(start, size, 0, back ? last : size);
@@ -133,8 +134,9 @@ static int lower_split(struct mgpu_lower *l)
     struct mgpu_dim part[MOST];
     MGPU_TRY(need(l, &x));
     MGPU_TRY(mgpu_lower_axis(&axis, mgpu_onnx_int(l->node, "axis", 0), x->rank));
-    if (l->node->outputs > MOST)
-        return mgpu_fail(MGPU_EUNSUPPORTED, "%d parts are more than %d", l->node->outputs, MOST);
+    if (l->node->outputs < 1 || l->node->outputs > MOST)
+        return mgpu_fail(MGPU_EUNSUPPORTED, "%d parts (1 to %d are supported)", l->node->outputs,
+                         MOST);
     int count = mgpu_lower_list(l, "split", 1, sizes, part, MOST);
     if (count == MGPU_LOWER_ABSENT) {
         count = l->node->outputs;

@@ -111,7 +111,7 @@ static int range_ints(struct mgpu_lower *l, enum mgpu_dtype type)
     void *data;
     MGPU_TRY(mgpu_alloc(&data, (uint64_t)count * mgpu_dtype_size(type), l->node->output[0]));
     for (int64_t i = 0; i < count; i++)
-        mgpu_set_int(data, type, i, v[0] + i * v[2]);
+        mgpu_set_int(data, type, i, (int64_t)((uint64_t)v[0] + (uint64_t)i * (uint64_t)v[2]));
     struct mgpu_value *y = mgpu_graph_constant(l->g, NULL, type, 1, &size, data, NULL);
     mgpu_free(data);
     y->tainted = mgpu_dim_has(size, MGPU_BATCH); /* a sample's place in the batch */

@@ -327,6 +327,9 @@ static void test_symbols(void)
     options.binding = (struct mgpu_binding[]){{"sequence", 6}};
     CHECK_FAILS(build_with(&b, text, &options), "no input has a dimension 'sequence'");
     end(&b);
+    options.binding = (struct mgpu_binding[]){{"N", 5}};
+    CHECK_FAILS(build_with(&b, text, &options), "use --batch");
+    end(&b);
     options.bindings = 0;
     CHECK_OK(build_with(&b, text, &options));
     start(&b);

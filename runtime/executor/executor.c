@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool skipped(const struct mgpu_instruction *in, const struct mgpu_run *run)
+static bool skipped(const struct mgpu_instruction *in, const struct mgpu_execution *run)
 {
     return (in->last_piece && !run->last_piece) || (run->idle && !in->when_idle);
 }
@@ -57,7 +57,7 @@ static bool finite_outputs(const struct mgpu_instruction *in)
 }
 
 /* Computes again, looking at every value, to name the node where it began. */
-static int name_first(struct mgpu_program *p, const struct mgpu_run *run, const char *what)
+static int name_first(struct mgpu_program *p, const struct mgpu_execution *run, const char *what)
 {
     char text[MGPU_VALUE_TEXT];
     for (int k = 0; k < p->instructions; k++) {
@@ -79,7 +79,7 @@ static int name_first(struct mgpu_program *p, const struct mgpu_run *run, const 
 }
 
 static int check_before_update(struct mgpu_program *p, void *const buffer[MGPU_BUFFERS],
-                               const struct mgpu_run *run)
+                               const struct mgpu_execution *run)
 {
     for (int i = 0; i < p->results && !run->idle; i++) {
         const struct mgpu_port *r = &p->result[i];
@@ -110,7 +110,8 @@ static int wait_for(struct mgpu_program *p, struct mgpu_comm *comm,
     return 0;
 }
 
-static int wait_for_all(struct mgpu_program *p, struct mgpu_comm *comm, const struct mgpu_run *run)
+static int wait_for_all(struct mgpu_program *p, struct mgpu_comm *comm,
+                        const struct mgpu_execution *run)
 {
     for (int k = p->instructions - 1; k >= 0; k--)
         if (p->instruction[k].queue == MGPU_QUEUE_COMMUNICATION &&
@@ -120,7 +121,7 @@ static int wait_for_all(struct mgpu_program *p, struct mgpu_comm *comm, const st
 }
 
 int mgpu_execute(struct mgpu_program *p, struct mgpu_comm *comm, void *const buffer[MGPU_BUFFERS],
-                 const struct mgpu_run *run)
+                 const struct mgpu_execution *run)
 {
     bool updating = false;
     memcpy(buffer[MGPU_BUFFER_SCALARS], run->scalars, sizeof(double) * MGPU_SCALARS);

@@ -4,7 +4,7 @@
 
 #include "runtime/compile/program.h"
 
-struct mgpu_run {
+struct mgpu_execution {
     bool last_piece;      /* run what only the last piece of a batch runs */
     bool idle;            /* this rank has no samples in this piece */
     bool contributes;     /* this rank's stored gradients hold something */
@@ -16,6 +16,6 @@ struct mgpu_run {
  * A non-finite result called "loss..." or a non-finite gradient stops before the first update and
  * names the first node with a value that is not finite. */
 int mgpu_execute(struct mgpu_program *program, struct mgpu_comm *comm,
-                 void *const buffer[MGPU_BUFFERS], const struct mgpu_run *run);
+                 void *const buffer[MGPU_BUFFERS], const struct mgpu_execution *run);
 
 #endif

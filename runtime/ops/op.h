@@ -20,9 +20,10 @@ enum mgpu_split_kind {
     MGPU_SPLIT_MEAN,       /* its own mean: the value is the mean over the ranks, by samples */
 };
 
-/* The plan pass turns a mean into a sum by multiplying with MGPU_SCALAR_RANK_SHARE. Where an axis
- * of size outer*N*inner was made from several (flattened [T,N] has outer = T), `outer` says how the
- * samples stand in it. */
+/* The plan pass turns a mean into a sum by multiplying with MGPU_SCALAR_RANK_SHARE. An operator
+ * that is linear in one input, the others replicated, may pass a sum or mean on; else it answers
+ * FULL. Where an axis of size outer*N*inner was made from several (flattened [T,N] has outer = T),
+ * `outer` says how the samples stand in it. */
 struct mgpu_split {
     enum mgpu_split_kind kind;
     int axis;
@@ -169,5 +170,11 @@ void mgpu_shape_set(const struct mgpu_node *, int output, enum mgpu_dtype type, 
 
 /* The split that REPLICATED, AXIS k or SUM is. */
 struct mgpu_split mgpu_split_make(enum mgpu_split_kind kind, int axis, int64_t outer);
+
+/* A SUM or a MEAN: what is whole only after an all-reduce. */
+bool mgpu_split_is_term(struct mgpu_split split);
+
+/* Spread alike. */
+bool mgpu_split_same(struct mgpu_split a, struct mgpu_split b);
 
 #endif

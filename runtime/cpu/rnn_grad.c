@@ -8,7 +8,7 @@
 
 enum { X, W, R, B, LENGTHS, INITIAL_H, INITIAL_C, P, Y, RESERVE, DY, DY_H, DY_C };
 enum { DX, DW, DR, DB, DINITIAL_H, DINITIAL_C, DP };
-enum { TO_INPUT, TO_W, TO_R }; /* ds W; ds transposed X; du transposed old h */
+enum { TO_INPUT, TO_W, TO_R };                   /* ds W; ds transposed X; du transposed old h */
 
 static int make_products(struct mgpu_cpu_rnn *p)
 {
@@ -234,7 +234,7 @@ static int run(const struct mgpu_launch *l)
     carve(p, l->workspace, &s);
     MGPU_TRY(mgpu_cpu_rnn_check_lengths(p, lengths(l)));
     memset(s.zeros, 0, (size_t)p->hidden * sizeof *s.zeros);
-    if (output(l, DP)) /* there is no P, or this kernel would not have been asked */
+    if (output(l, DP)) /* P is absent and nobody reads its gradient, but it shall be finite */
         memset(output(l, DP), 0, (size_t)(p->directions * 3 * p->hidden) * sizeof(float));
     for (int64_t d = 0; d < p->directions; d++)
         MGPU_TRY(run_direction(l, &s, d));

@@ -88,7 +88,7 @@ static void find_unowned(struct mgpu_identify *in, struct mgpu_weight *w)
     if (!width)
         return;
     w->frozen_from = width / 2;
-    mgpu_weight_note(in, initializer,
+    mgpu_weight_note(in, MGPU_LINE_OTHER, initializer,
                      mgpu_arena_format(in->arena,
                                        "'%s': elements %lld to %lld (the recurrent bias) belong to "
                                        "no variable of the model and stay zero "
@@ -113,8 +113,24 @@ static int cannot_train(const struct mgpu_identify *in, const char *pattern, int
                          "--train %s: '%s' is a running mean or variance, which is counted, not "
                          "trained",
                          pattern, i->name);
-    return mgpu_fail(MGPU_EINVALID, "--train %s: '%s' is %s", pattern, i->name,
-                     in->out->uses[initializer] ? "only asked for its shape" : "used by no node");
+    if (!in->out->uses[initializer])
+        return mgpu_fail(MGPU_EINVALID, "--train %s: '%s' is used by no node", pattern, i->name);
+    return mgpu_fail(MGPU_EINVALID,
+                     "--train %s: '%s' only says sizes, bounds or scales (its full name trains it, "
+                     "unless only its shape is used)",
+                     pattern, i->name);
+}
+
+/* Whether a constant becomes a weight: it is named itself, or is a number in the model's code that
+ * stands where a weight stands. */
+static bool may_become_weight(const struct mgpu_identify *in, const char *pattern, int weight)
+{
+    const struct mgpu_weight *w = &in->out->weight[weight];
+    if (w->role != MGPU_ROLE_CONSTANT && w->role != MGPU_ROLE_SHAPE)
+        return false;
+    return (weight < in->candidates && in->candidate[weight].verdict.written) ||
+           !strcmp(pattern, w->name) ||
+           !strcmp(pattern, in->model->initializer[w->holder[0].initializer].name);
 }
 
 /* Marks what the pattern trains. Constants become weights where it matches nothing else. */
@@ -124,9 +140,8 @@ static int train(struct mgpu_identify *in, const char *pattern, bool *chosen)
     for (int constants = 0; constants < 2 && !found; constants++)
         for (int i = 0; i < in->out->count; i++) {
             struct mgpu_weight *w = &in->out->weight[i];
-            bool fits = constants ? w->role == MGPU_ROLE_CONSTANT || w->role == MGPU_ROLE_SHAPE
-                                  : w->role == MGPU_ROLE_TRAINED;
-            if (!fits || !matches_weight(in, pattern, w))
+            if (!w->holders || !matches_weight(in, pattern, w) ||
+                (constants ? !may_become_weight(in, pattern, i) : w->role != MGPU_ROLE_TRAINED))
                 continue;
             found++;
             chosen[i] = true;

@@ -192,14 +192,17 @@ static bool is_grid(const struct mgpu_array *a, int64_t count)
 {
     if (count < 256 || (a->type != MGPU_FLOAT && a->type != MGPU_DOUBLE))
         return false;
-    double *sorted = mgpu_xcalloc((size_t)count, sizeof *sorted);
+    void *block;
+    if (mgpu_alloc(&block, (uint64_t)count * sizeof(double), "table") < 0)
+        return false;
+    double *sorted = block;
     for (int64_t i = 0; i < count; i++)
         sorted[i] = at(a, i);
     qsort(sorted, (size_t)count, sizeof *sorted, by_value);
     int64_t different = 1;
     for (int64_t i = 1; i < count; i++)
         different += sorted[i] != sorted[i - 1];
-    free(sorted);
+    mgpu_free(block);
     return (double)different <= 3 * sqrt((double)count);
 }
 

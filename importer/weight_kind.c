@@ -191,7 +191,8 @@ static bool is_real_input(const struct mgpu_onnx_model *model, const char *name)
 {
     for (int i = 0; i < model->graph.inputs; i++)
         if (!strcmp(model->graph.input[i].name, name))
-            return mgpu_is_float(model->graph.input[i].type);
+            return !mgpu_is_integer(model->graph.input[i].type) &&
+                   model->graph.input[i].type != MGPU_BOOL;
     return true; /* of a body: not known */
 }
 
@@ -222,7 +223,7 @@ static bool is_frequency(struct walk *w, const struct mgpu_onnx_node *node, int 
         node->inputs != 2)
         return false;
     bool any = false;
-    return only_waves(w, node->output[0], mgpu_flow_stamp(w->in->flow), 0, &any) && any &&
+    return only_waves(w, mgpu_weight_output(node), mgpu_flow_stamp(w->in->flow), 0, &any) && any &&
            of_integers(w, node->input[1 - input], mgpu_flow_stamp(w->in->flow), 0);
 }
 
@@ -237,7 +238,7 @@ static bool straight_from_input(struct walk *w, const char *name)
         if (value->node < 0)
             return mgpu_onnx_find_initializer(w->in->model, name) < 0;
         const struct mgpu_onnx_node *node = w->in->model->all[value->node];
-        bool fixed = (is_type(node, "Sub") || is_type(node, "Div")) &&
+        bool fixed = (is_type(node, "Sub") || is_type(node, "Div")) && node->inputs == 2 &&
                      mgpu_weight_root(w->in, node->input[1]) >= 0;
         if (!node->inputs || (!fixed && kind_of(node, 0) != 'p'))
             return false;
@@ -264,7 +265,7 @@ static bool feeds(struct walk *w, const char *name, const char *const *types, in
             if (is_type(node, types[t]) && (input < 0 || value->reader[i].input == input))
                 return true;
         if (depth && node->outputs && kind_of(node, value->reader[i].input) == 'p' &&
-            feeds(w, node->output[0], types, input, depth - 1))
+            feeds(w, mgpu_weight_output(node), types, input, depth - 1))
             return true;
     }
     return false;
@@ -276,7 +277,8 @@ static bool is_epsilon(struct walk *w, const struct mgpu_onnx_node *node)
     static const char *const divisions[] = {"Div", NULL};
     return (is_type(node, "Add") || is_type(node, "Max")) &&
            fabs(w->in->facts[w->initializer].value) <= 0.01 &&
-           (feeds(w, node->output[0], roots, -1, 4) || feeds(w, node->output[0], divisions, 1, 4));
+           (feeds(w, mgpu_weight_output(node), roots, -1, 4) ||
+            feeds(w, mgpu_weight_output(node), divisions, 1, 4));
 }
 
 /* Attention: data by a number, then softmax, or a product of data with data. */
@@ -285,14 +287,14 @@ static bool is_attention_scale(struct walk *w, const struct mgpu_onnx_node *node
     static const char *const softmax[] = {"Softmax", NULL}, *const product[] = {"MatMul", NULL};
     if (!is_type(node, "Mul") && !is_type(node, "Div"))
         return false;
-    if (feeds(w, node->output[0], softmax, -1, 4))
+    if (feeds(w, mgpu_weight_output(node), softmax, -1, 4))
         return true;
-    const struct mgpu_flow_value *value = mgpu_flow_get(w->in->flow, node->output[0]);
-    if (!feeds(w, node->output[0], product, -1, 4) || !value)
+    const struct mgpu_flow_value *value = mgpu_flow_get(w->in->flow, mgpu_weight_output(node));
+    if (!feeds(w, mgpu_weight_output(node), product, -1, 4) || !value)
         return false;
     for (int i = 0; i < value->readers; i++) {
         const struct mgpu_onnx_node *next = w->in->model->all[value->reader[i].node];
-        if (is_type(next, "MatMul") &&
+        if (is_type(next, "MatMul") && next->inputs == 2 &&
             mgpu_weight_root(w->in, next->input[1 - value->reader[i].input]) >= 0)
             return false;
     }
@@ -328,7 +330,7 @@ static bool is_open_mask(struct walk *w, const struct mgpu_onnx_node *node, int 
     static const char *const softmax[] = {"Softmax", NULL};
     const struct mgpu_facts *f = &w->in->facts[w->initializer];
     return (w->in->dynamo || w->in->tensorflow) && f->equal && !f->named && is_type(node, "Add") &&
-           !is_bias(w, node, input) && feeds(w, node->output[0], softmax, -1, 4);
+           !is_bias(w, node, input) && feeds(w, mgpu_weight_output(node), softmax, -1, 4);
 }
 
 /* ---- Verdicts ------------------------------------------------------------------------------- */

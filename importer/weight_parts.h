@@ -5,6 +5,15 @@
 #include "importer/weight_flow.h"
 #include "importer/weights.h"
 
+/* Kinds of lines for the user. */
+enum mgpu_weight_line {
+    MGPU_LINE_SPLIT,
+    MGPU_LINE_TIED,
+    MGPU_LINE_APART,
+    MGPU_LINE_FIXED,
+    MGPU_LINE_OTHER
+};
+
 /* What a use takes its tensor as. */
 enum mgpu_part { MGPU_PART_WEIGHT, MGPU_PART_MEAN, MGPU_PART_VARIANCE };
 
@@ -23,6 +32,7 @@ struct mgpu_verdict { /* on a use, or on several taken together */
     enum mgpu_weight_role role;
     enum mgpu_part part;
     const char *why; /* of a constant that looks like a weight; else NULL */
+    bool written;    /* a number in the model's code that stands where a weight stands */
 };
 
 struct mgpu_candidate { /* uses of one initializer that are one thing */
@@ -45,6 +55,7 @@ struct mgpu_identify {
     struct mgpu_names *layers;
     int candidates;
     struct mgpu_candidate *candidate; /* from mgpu_grow */
+    int told[MGPU_LINE_OTHER + 1];
     struct mgpu_weights *out;
 };
 
@@ -84,9 +95,13 @@ int mgpu_weight_tie(struct mgpu_identify *in);
 /* weight_choose.c: `train` and `freeze` of the options; drops what is no weight. */
 int mgpu_weight_choose(struct mgpu_identify *in);
 
-/* Shared by them. */
-void mgpu_weight_note(struct mgpu_identify *in, int initializer, const char *line,
-                      const char *note);
+/* Shared by them. Lines for the user, and what --report says of an initializer (-1, NULL: none).
+ * Of one kind of line at most MGPU_WEIGHT_TOLD are kept. */
+enum { MGPU_WEIGHT_TOLD = 8 };
+void mgpu_weight_note(struct mgpu_identify *in, enum mgpu_weight_line kind, int initializer,
+                      const char *line, const char *note);
+/* A node's first output, "" when it has none. */
+const char *mgpu_weight_output(const struct mgpu_onnx_node *node);
 const char *mgpu_weight_unique(struct mgpu_identify *in, const char *name);
 int mgpu_weight_no_match(const struct mgpu_identify *in, const char *option, const char *pattern);
 

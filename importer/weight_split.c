@@ -51,7 +51,7 @@ static void collect(struct mgpu_identify *in, const char *name, const char *alia
         const struct mgpu_onnx_node *node = in->model->all[value->reader[i].node];
         const struct mgpu_flow_value *copy = NULL;
         if (!*node->domain && !strcmp(node->type, "Identity") && depth < MAX_CHAIN)
-            copy = mgpu_flow_get(in->flow, node->output[0]);
+            copy = mgpu_flow_get(in->flow, mgpu_weight_output(node));
         if (copy && !copy->leaves && !copy->becomes[0]) {
             collect(in, copy->name, alias_of(in, copy->name, alias), depth + 1, reads);
             continue;
@@ -327,7 +327,8 @@ static void demote_constants(struct mgpu_identify *in)
             continue;
         if (c->verdict.role == MGPU_ROLE_TRAINED)
             c->verdict = (struct mgpu_verdict){.role = MGPU_ROLE_CONSTANT,
-                                               .why = "a Constant node, not a parameter"};
+                                               .why = "a Constant node, not a parameter",
+                                               .written = true};
         if (in->out->role[c->initializer] == MGPU_ROLE_TRAINED)
             in->out->role[c->initializer] = MGPU_ROLE_CONSTANT;
     }

@@ -118,7 +118,7 @@ static void tie_equal(struct mgpu_identify *in, struct mgpu_weight *a, struct mg
         return;
     const char *first = name_of(in, x), *second = name_of(in, y);
     if (same && are_clones(in, a, b)) {
-        mgpu_weight_note(in, -1,
+        mgpu_weight_note(in, MGPU_LINE_APART, -1,
                          mgpu_arena_format(in->arena,
                                            "'%s' and '%s' are equal but belong to two layers: they "
                                            "are trained apart (--tie '%s=%s' joins them)",
@@ -127,13 +127,14 @@ static void tie_equal(struct mgpu_identify *in, struct mgpu_weight *a, struct mg
         return;
     }
     const char *how = same ? "equal" : "each other's transpose";
-    mgpu_weight_note(in, x,
+    mgpu_weight_note(in, MGPU_LINE_TIED, x,
                      mgpu_arena_format(in->arena,
                                        "'%s' and '%s' are %s: one parameter, trained as one "
                                        "(--untie '%s' trains them apart)",
                                        first, second, how, second),
                      mgpu_arena_format(in->arena, "tied with '%s'", second));
-    mgpu_weight_note(in, y, NULL, mgpu_arena_format(in->arena, "tied with '%s'", first));
+    mgpu_weight_note(in, MGPU_LINE_TIED, y, NULL,
+                     mgpu_arena_format(in->arena, "tied with '%s'", first));
     join(in, a, b, same ? MGPU_COPY_SAME : MGPU_COPY_TRANSPOSED);
 }
 
@@ -219,7 +220,7 @@ static void leave_uses(struct mgpu_identify *in, int weight)
         const struct mgpu_onnx_node *node = in->model->all[one.use->node];
         const char *name = mgpu_weight_unique(
             in, mgpu_arena_format(in->arena, "%s@%s", name_of(in, all.initializer),
-                                  *node->layer ? node->layer : node->output[0]));
+                                  *node->layer ? node->layer : mgpu_weight_output(node)));
         new_weight(in, &in->out->weight[weight], name, one);
     }
     in->out->weight[weight].holder[0].uses = 1;
@@ -259,9 +260,10 @@ static int check_tie(const struct mgpu_identify *in, const struct mgpu_weight *a
     if (turned_values(x, y))
         return 0;
     if (!mgpu_weight_same_shape(x, y) && !turned_shape(x, y))
-        return mgpu_fail(MGPU_EINVALID, "--tie %s=%s: %s %s and %s %s cannot be one parameter",
-                         a->name, b->name, mgpu_dtype_name(x->type),
-                         mgpu_shape_text(left, x->rank, x->dims), mgpu_dtype_name(y->type),
+        return mgpu_fail(MGPU_EINVALID,
+                         "--tie %s=%s: '%s' (%s %s) and '%s' (%s %s) cannot be one parameter",
+                         a->name, b->name, a->name, mgpu_dtype_name(x->type),
+                         mgpu_shape_text(left, x->rank, x->dims), b->name, mgpu_dtype_name(y->type),
                          mgpu_shape_text(right, y->rank, y->dims));
     return mgpu_fail(MGPU_EINVALID, "--tie %s=%s: '%s' and '%s' hold different values", a->name,
                      b->name, a->name, b->name);

@@ -65,17 +65,38 @@ static struct mgpu_weights *new_weights(const struct mgpu_onnx_model *model)
 
 /* ---- Shared by the pages -------------------------------------------------------------------- */
 
-void mgpu_weight_note(struct mgpu_identify *in, int initializer, const char *line, const char *note)
+static void add_line(struct mgpu_weights *w, const char *line)
+{
+    w->line = mgpu_grow(w->line, (size_t)w->notes, sizeof *w->line);
+    w->line[w->notes++] = line;
+}
+
+void mgpu_weight_note(struct mgpu_identify *in, enum mgpu_weight_line kind, int initializer,
+                      const char *line, const char *note)
 {
     struct mgpu_weights *w = in->out;
-    if (line) {
-        w->line = mgpu_grow(w->line, (size_t)w->notes, sizeof *w->line);
-        w->line[w->notes++] = line;
-    }
+    if (line && ++in->told[kind] <= MGPU_WEIGHT_TOLD)
+        add_line(w, line);
     if (initializer >= 0 && note)
         w->note[initializer] = *w->note[initializer] ? mgpu_arena_format(in->arena, "%s; %s",
                                                                          w->note[initializer], note)
                                                      : note;
+}
+
+static void count_untold(struct mgpu_identify *in)
+{
+    static const char *const kinds[] = {"tensors that are split", "tied tensors",
+                                        "equal tensors of different layers",
+                                        "constants that are not trained", "notes"};
+    for (int i = 0; i <= MGPU_LINE_OTHER; i++)
+        if (in->told[i] > MGPU_WEIGHT_TOLD)
+            add_line(in->out, mgpu_arena_format(in->arena, "and %d more %s",
+                                                in->told[i] - MGPU_WEIGHT_TOLD, kinds[i]));
+}
+
+const char *mgpu_weight_output(const struct mgpu_onnx_node *node)
+{
+    return node->outputs ? node->output[0] : "";
 }
 
 const char *mgpu_weight_unique(struct mgpu_identify *in, const char *name)
@@ -151,7 +172,9 @@ static const char *split_name(struct mgpu_identify *in, const struct mgpu_candid
 {
     static const char *const parts[] = {"", ".mean", ".var"};
     const struct mgpu_onnx_node *node = in->model->all[c->use[0].node];
-    const char *where = *c->alias ? c->alias : *node->layer ? node->layer : node->output[0];
+    const char *where = *c->alias      ? c->alias
+                        : *node->layer ? node->layer
+                                       : mgpu_weight_output(node);
     return mgpu_weight_unique(
         in, mgpu_arena_format(in->arena, "%s@%s%s", in->model->initializer[c->initializer].name,
                               where, *c->alias ? "" : parts[c->verdict.part]));
@@ -198,7 +221,7 @@ static void note_split(struct mgpu_identify *in, int from, int to)
         return;
     if (parts > LISTED)
         list = mgpu_arena_format(in->arena, "%s and %d more", list, parts - LISTED);
-    mgpu_weight_note(in, in->candidate[from].initializer,
+    mgpu_weight_note(in, MGPU_LINE_SPLIT, in->candidate[from].initializer,
                      mgpu_arena_format(in->arena,
                                        "'%s' is stored once for %d parameters that were equal when "
                                        "the model was exported; they are kept apart: %s "
@@ -231,7 +254,7 @@ static void note_constants(struct mgpu_identify *in)
             in->out->role[c->initializer] != MGPU_ROLE_CONSTANT || *in->out->note[c->initializer])
             continue;
         const char *name = in->model->initializer[c->initializer].name;
-        mgpu_weight_note(in, c->initializer,
+        mgpu_weight_note(in, MGPU_LINE_FIXED, c->initializer,
                          mgpu_arena_format(in->arena,
                                            "'%s' is not trained: %s (--train '%s' trains it)", name,
                                            why, name),
@@ -259,7 +282,7 @@ static bool is_shifted(const struct mgpu_identify *in, const char *name, int dep
 
 static bool has_bias(const struct mgpu_identify *in, const struct mgpu_onnx_node *node)
 {
-    return (node->inputs > 2 && *node->input[2]) || is_shifted(in, node->output[0], 4);
+    return (node->inputs > 2 && *node->input[2]) || is_shifted(in, mgpu_weight_output(node), 4);
 }
 
 /* tf2onnx removes the addition of zeros, and with it the biases of a fresh model. */
@@ -275,7 +298,7 @@ static void note_biases(struct mgpu_identify *in)
         without += !has_bias(in, node);
     }
     if (without)
-        mgpu_weight_note(in, -1,
+        mgpu_weight_note(in, MGPU_LINE_OTHER, -1,
                          mgpu_arena_format(in->arena,
                                            "%d of %d layers have no bias; the exporter removes "
                                            "biases that are all zero (--add-bias adds them)",
@@ -296,24 +319,57 @@ static int by_use(const void *a, const void *b)
                               : (x->input > y->input) - (x->input < y->input);
 }
 
-static void index_uses(struct mgpu_weights *weights)
+struct places {
+    int count;
+    struct mgpu_weight_place *place;
+    int *through; /* by node: the place + 1 of an Identity on the way to uses; -1: of two weights */
+};
+
+/* The Identities between the tensor and a use pass the same weight on, unless they lead to two. */
+static void place_identities(struct mgpu_identify *in, struct places *p,
+                             struct mgpu_weight_place use)
 {
-    int n = 0;
+    for (;;) {
+        const char *name = in->model->all[use.node]->input[use.input];
+        const struct mgpu_flow_value *value = mgpu_flow_get(in->flow, name);
+        if (!value || value->node < 0 || strcmp(in->model->all[value->node]->type, "Identity"))
+            return;
+        use.node = value->node;
+        use.input = 0;
+        int *at = &p->through[use.node];
+        if (!*at) {
+            p->place[p->count] = use;
+            *at = ++p->count;
+        } else if (*at > 0 && p->place[*at - 1].weight != use.weight) {
+            p->place[*at - 1].weight = -1;
+            *at = -1;
+        } else
+            return;
+    }
+}
+
+static void index_uses(struct mgpu_identify *in)
+{
+    struct mgpu_weights *weights = in->out;
+    int n = in->model->node_total;
     for (int i = 0; i < weights->count; i++)
         for (int h = 0; h < weights->weight[i].holders; h++)
             n += weights->weight[i].holder[h].uses;
-    struct mgpu_weight_place *place = MGPU_NEW_ARRAY(weights->arena, struct mgpu_weight_place, n);
-    weights->place = place;
-    weights->places = n;
+    struct places p = {.place = MGPU_NEW_ARRAY(in->arena, struct mgpu_weight_place, n),
+                       .through = MGPU_NEW_ARRAY(in->arena, int, in->model->node_total)};
     for (int i = 0; i < weights->count; i++)
         for (int h = 0; h < weights->weight[i].holders; h++) {
             const struct mgpu_holder *holder = &weights->weight[i].holder[h];
-            for (int u = 0; u < holder->uses; u++)
-                *place++ =
-                    (struct mgpu_weight_place){holder->use[u].node, holder->use[u].input, i, h};
+            for (int u = 0; u < holder->uses; u++) {
+                struct mgpu_weight_place place = {holder->use[u].node, holder->use[u].input, i, h};
+                p.place[p.count++] = place;
+                place_identities(in, &p, place);
+            }
         }
-    if (n)
-        qsort((void *)weights->place, (size_t)n, sizeof *place, by_use);
+    if (p.count)
+        qsort(p.place, (size_t)p.count, sizeof *p.place, by_use);
+    weights->place = p.place;
+    weights->places = p.count;
 }
 
 int mgpu_weights_of_use(const struct mgpu_weights *weights, int node, int input, int *holder)
@@ -359,8 +415,10 @@ int mgpu_weights_identify(struct mgpu_weights **out, struct mgpu_onnx_model *mod
     int rc = mgpu_weight_tie(&in);
     if (rc == 0)
         rc = mgpu_weight_choose(&in);
+    count_untold(&in);
     clean_up(&in);
-    index_uses(weights);
+    if (rc == 0)
+        index_uses(&in);
     *out = rc < 0 ? NULL : weights;
     if (rc < 0)
         mgpu_weights_free(weights);

@@ -380,20 +380,17 @@ static enum mgpu_split_answer split_grad_weight(const struct mgpu_node *node,
     return MGPU_SPLIT_OK;
 }
 
-#define INTS(field)                                                                                \
-    {                                                                                              \
-        .name = #field, .kind = MGPU_ATTR_INTS, .length = MGPU_MAX_SPATIAL,                        \
-        .offset = offsetof(struct mgpu_conv_attrs, field)                                          \
-    }
+#define FIELD(what, field)                                                                         \
+    .name = #field, .kind = MGPU_ATTR_##what, .offset = offsetof(struct mgpu_conv_attrs, field)
 
 static const struct mgpu_attr attrs[] = {
-    {.name = "spatial", .kind = MGPU_ATTR_INT, .offset = offsetof(struct mgpu_conv_attrs, spatial)},
-    INTS(stride),
-    INTS(dilation),
-    INTS(before),
-    INTS(after),
-    {.name = "group", .kind = MGPU_ATTR_INT, .offset = offsetof(struct mgpu_conv_attrs, group)},
-    INTS(size),
+    {FIELD(INT, spatial)},
+    {FIELD(INTS, stride), .length = MGPU_MAX_SPATIAL},
+    {FIELD(INTS, dilation), .length = MGPU_MAX_SPATIAL},
+    {FIELD(INTS, before), .length = MGPU_MAX_SPATIAL},
+    {FIELD(INTS, after), .length = MGPU_MAX_SPATIAL},
+    {FIELD(INT, group)},
+    {FIELD(INTS, size), .length = MGPU_MAX_SPATIAL},
     {.name = NULL},
 };
 

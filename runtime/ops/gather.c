@@ -17,6 +17,12 @@ static const struct mgpu_attr gather_grad_attrs[] = {
     {.name = "axis",
      .kind = MGPU_ATTR_INT,
      .offset = offsetof(struct mgpu_gather_grad_attrs, axis)},
+    {.name = "rank",
+     .kind = MGPU_ATTR_INT,
+     .offset = offsetof(struct mgpu_gather_grad_attrs, rank)},
+    {.name = "dims",
+     .kind = MGPU_ATTR_DIMS,
+     .offset = offsetof(struct mgpu_gather_grad_attrs, dims)},
     {0}};
 
 static int check_indices(const struct mgpu_node *node)

@@ -187,13 +187,12 @@ static enum mgpu_split_answer split(const struct mgpu_node *node, const struct m
     return MGPU_SPLIT_OK;
 }
 
+#define FIELD(field)                                                                               \
+    .name = #field, .kind = MGPU_ATTR_BOOL, .offset = offsetof(struct mgpu_matmul_attrs, field)
+
 static const struct mgpu_attr attrs[] = {
-    {.name = "transpose_a",
-     .kind = MGPU_ATTR_BOOL,
-     .offset = offsetof(struct mgpu_matmul_attrs, transpose_a)},
-    {.name = "transpose_b",
-     .kind = MGPU_ATTR_BOOL,
-     .offset = offsetof(struct mgpu_matmul_attrs, transpose_b)},
+    {FIELD(transpose_a)},
+    {FIELD(transpose_b)},
     {.name = NULL},
 };
 

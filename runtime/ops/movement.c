@@ -10,6 +10,7 @@
 
 static const struct mgpu_attr shape_attrs[] = {
     {.name = "rank", .kind = MGPU_ATTR_INT, .offset = offsetof(struct mgpu_shape_attrs, rank)},
+    {.name = "dims", .kind = MGPU_ATTR_DIMS, .offset = offsetof(struct mgpu_shape_attrs, dims)},
     {0}};
 
 /* ---- reshape ------------------------------------------------------------------------------- */

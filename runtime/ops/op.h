@@ -38,13 +38,16 @@ enum mgpu_split_answer {
 };
 
 enum mgpu_attr_kind {
-    MGPU_ATTR_INT,   /* int64_t */
-    MGPU_ATTR_BOOL,  /* bool */
-    MGPU_ATTR_FLOAT, /* double */
-    MGPU_ATTR_ENUM,  /* int, names in `names` (NULL-terminated) */
-    MGPU_ATTR_INTS,  /* int64_t[length] */
-    MGPU_ATTR_TYPE,  /* enum mgpu_dtype */
-    MGPU_ATTR_EXPR,  /* const struct mgpu_expr * */
+    MGPU_ATTR_INT,    /* int64_t */
+    MGPU_ATTR_BOOL,   /* bool */
+    MGPU_ATTR_FLOAT,  /* double */
+    MGPU_ATTR_ENUM,   /* int, names in `names` (NULL-terminated) */
+    MGPU_ATTR_INTS,   /* int64_t[length] */
+    MGPU_ATTR_FLOATS, /* double[length] */
+    MGPU_ATTR_TYPE,   /* enum mgpu_dtype */
+    MGPU_ATTR_EXPR,   /* const struct mgpu_expr * */
+    MGPU_ATTR_DIMS,   /* const struct mgpu_dim *: as many as field `rank` says, else the output's
+                       * rank */
 };
 
 /* A field of an operator's attribute struct: for printing, comparing and hashing nodes. */

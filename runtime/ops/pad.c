@@ -166,7 +166,11 @@ static const char *const modes[] = {"constant", "reflect", "edge", "wrap", NULL}
     }
 
 static const struct mgpu_attr pad_attrs[] = {PADS(mgpu_pad_attrs), {0}};
-static const struct mgpu_attr pad_grad_attrs[] = {PADS(mgpu_pad_grad_attrs), {0}};
+static const struct mgpu_attr pad_grad_attrs[] = {
+    PADS(mgpu_pad_grad_attrs),
+    {.name = "rank", .kind = MGPU_ATTR_INT, .offset = offsetof(struct mgpu_pad_grad_attrs, rank)},
+    {.name = "dims", .kind = MGPU_ATTR_DIMS, .offset = offsetof(struct mgpu_pad_grad_attrs, dims)},
+    {0}};
 
 const struct mgpu_op mgpu_op_pad = {
     .name = "pad",

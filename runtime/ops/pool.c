@@ -239,24 +239,19 @@ static enum mgpu_split_answer split_linear(const struct mgpu_node *node,
     return split_planes(node, in, out, which, true);
 }
 
-#define INTS(field)                                                                                \
-    {                                                                                              \
-        .name = #field, .kind = MGPU_ATTR_INTS, .length = MGPU_MAX_SPATIAL,                        \
-        .offset = offsetof(struct mgpu_pool_attrs, field)                                          \
-    }
+#define FIELD(what, field)                                                                         \
+    .name = #field, .kind = MGPU_ATTR_##what, .offset = offsetof(struct mgpu_pool_attrs, field)
 
 static const struct mgpu_attr attrs[] = {
-    {.name = "spatial", .kind = MGPU_ATTR_INT, .offset = offsetof(struct mgpu_pool_attrs, spatial)},
-    INTS(kernel),
-    INTS(stride),
-    INTS(dilation),
-    INTS(before),
-    INTS(after),
-    INTS(in),
-    INTS(out),
-    {.name = "count_include_pad",
-     .kind = MGPU_ATTR_BOOL,
-     .offset = offsetof(struct mgpu_pool_attrs, count_include_pad)},
+    {FIELD(INT, spatial)},
+    {FIELD(INTS, kernel), .length = MGPU_MAX_SPATIAL},
+    {FIELD(INTS, stride), .length = MGPU_MAX_SPATIAL},
+    {FIELD(INTS, dilation), .length = MGPU_MAX_SPATIAL},
+    {FIELD(INTS, before), .length = MGPU_MAX_SPATIAL},
+    {FIELD(INTS, after), .length = MGPU_MAX_SPATIAL},
+    {FIELD(INTS, in), .length = MGPU_MAX_SPATIAL},
+    {FIELD(INTS, out), .length = MGPU_MAX_SPATIAL},
+    {FIELD(BOOL, count_include_pad)},
     {.name = NULL},
 };
 

@@ -50,11 +50,9 @@ static enum mgpu_split_answer split(const struct mgpu_node *node, const struct m
         .name = #field, .kind = which, .offset = offsetof(struct mgpu_random_attrs, field)         \
     }
 
-static const struct mgpu_attr attrs[] = {RANDOM(probability, MGPU_ATTR_FLOAT),
-                                         RANDOM(salt, MGPU_ATTR_INT),
-                                         RANDOM(type, MGPU_ATTR_INT),
-                                         RANDOM(rank, MGPU_ATTR_INT),
-                                         {0}};
+static const struct mgpu_attr attrs[] = {
+    RANDOM(probability, MGPU_ATTR_FLOAT), RANDOM(salt, MGPU_ATTR_INT),  RANDOM(type, MGPU_ATTR_INT),
+    RANDOM(rank, MGPU_ATTR_INT),          RANDOM(dims, MGPU_ATTR_DIMS), {0}};
 
 const struct mgpu_op mgpu_op_random_mask = {
     .name = "random_mask",

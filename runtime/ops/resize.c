@@ -14,6 +14,8 @@ static int check_axis(const struct mgpu_resize_attrs *a, int axis)
     int64_t in = a->in[axis].value, out = a->out[axis].value;
     double length = a->scale[axis] * (double)in;
     bool crop = a->coordinates == MGPU_RESIZE_TF_CROP_AND_RESIZE;
+    if (in == 0 && out == 0)
+        return 0;
     if (!(a->scale[axis] > 0) || out < 0 || (out > 0 && in == 0))
         return mgpu_fail(MGPU_EINVALID,
                          "resize of axis %d: size %" PRId64 " to %" PRId64 ", scale %g", axis, in,
@@ -125,6 +127,12 @@ static const char *const nearests[] = {"round_prefer_floor", "round_prefer_ceil"
         .offset = offsetof(struct mgpu_resize_attrs, field), .names = list                         \
     }
 
+#define RESIZE_FLOATS(field)                                                                       \
+    {                                                                                              \
+        .name = #field, .kind = MGPU_ATTR_FLOATS,                                                  \
+        .offset = offsetof(struct mgpu_resize_attrs, field), .length = MGPU_MAX_RANK               \
+    }
+
 static const struct mgpu_attr attrs[] = {RESIZE_ENUM(mode, modes),
                                          RESIZE_ENUM(coordinates, coordinates),
                                          RESIZE_ENUM(nearest, nearests),
@@ -132,6 +140,12 @@ static const struct mgpu_attr attrs[] = {RESIZE_ENUM(mode, modes),
                                          RESIZE(antialias, MGPU_ATTR_BOOL),
                                          RESIZE(cubic_a, MGPU_ATTR_FLOAT),
                                          RESIZE(extrapolation, MGPU_ATTR_FLOAT),
+                                         RESIZE_FLOATS(scale),
+                                         RESIZE_FLOATS(roi_start),
+                                         RESIZE_FLOATS(roi_end),
+                                         RESIZE(rank, MGPU_ATTR_INT),
+                                         RESIZE(in, MGPU_ATTR_DIMS),
+                                         RESIZE(out, MGPU_ATTR_DIMS),
                                          {0}};
 
 const struct mgpu_op mgpu_op_resize = {

@@ -8,6 +8,8 @@ bool mgpu_resize_is_identity(const struct mgpu_resize_attrs *a, int axis)
 {
     bool crop = a->coordinates == MGPU_RESIZE_TF_CROP_AND_RESIZE &&
                 (a->roi_start[axis] != 0 || a->roi_end[axis] != 1);
+    if (a->in[axis].value == 0 && a->out[axis].value == 0)
+        return true;
     return a->in[axis].value == a->out[axis].value && fabs(a->scale[axis] - 1) < 1e-9 && !crop;
 }
 

@@ -303,40 +303,19 @@ static enum mgpu_split_answer grad_split(const struct mgpu_node *node, const str
 static const char *const kinds[] = {"RNN", "GRU", "LSTM", NULL};
 static const char *const direction_names[] = {"forward", "reverse", "bidirectional", NULL};
 
-#define FIELD(label, what, field)                                                                  \
-    {                                                                                              \
-        .name = label, .kind = MGPU_ATTR_##what, .offset = offsetof(struct mgpu_rnn_attrs, field)  \
-    }
+#define FIELD(what, field)                                                                         \
+    .name = #field, .kind = MGPU_ATTR_##what, .offset = offsetof(struct mgpu_rnn_attrs, field)
 
 static const struct mgpu_attr attrs[] = {
-    {.name = "kind",
-     .kind = MGPU_ATTR_ENUM,
-     .offset = offsetof(struct mgpu_rnn_attrs, kind),
-     .names = kinds},
-    {.name = "direction",
-     .kind = MGPU_ATTR_ENUM,
-     .offset = offsetof(struct mgpu_rnn_attrs, direction),
-     .names = direction_names},
-    FIELD("hidden", INT, hidden),
-    {.name = "activation",
-     .kind = MGPU_ATTR_INTS,
-     .offset = offsetof(struct mgpu_rnn_attrs, activation),
-     .length = 6},
-    FIELD("alpha_f", FLOAT, alpha[0]),
-    FIELD("alpha_g", FLOAT, alpha[1]),
-    FIELD("alpha_h", FLOAT, alpha[2]),
-    FIELD("alpha_f_reverse", FLOAT, alpha[3]),
-    FIELD("alpha_g_reverse", FLOAT, alpha[4]),
-    FIELD("alpha_h_reverse", FLOAT, alpha[5]),
-    FIELD("beta_f", FLOAT, beta[0]),
-    FIELD("beta_g", FLOAT, beta[1]),
-    FIELD("beta_h", FLOAT, beta[2]),
-    FIELD("beta_f_reverse", FLOAT, beta[3]),
-    FIELD("beta_g_reverse", FLOAT, beta[4]),
-    FIELD("beta_h_reverse", FLOAT, beta[5]),
-    FIELD("clip", FLOAT, clip),
-    FIELD("input_forget", BOOL, input_forget),
-    FIELD("linear_before_reset", BOOL, linear_before_reset),
+    {FIELD(ENUM, kind), .names = kinds},
+    {FIELD(ENUM, direction), .names = direction_names},
+    {FIELD(INT, hidden)},
+    {FIELD(INTS, activation), .length = 6},
+    {FIELD(FLOATS, alpha), .length = 6},
+    {FIELD(FLOATS, beta), .length = 6},
+    {FIELD(FLOAT, clip)},
+    {FIELD(BOOL, input_forget)},
+    {FIELD(BOOL, linear_before_reset)},
     {.name = NULL},
 };
 

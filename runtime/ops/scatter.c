@@ -268,14 +268,6 @@ static struct mgpu_cost cost(const struct mgpu_node *node)
                               .bytes = mgpu_operand_bytes(node)};
 }
 
-/* The updates may be written into data where it stands. */
-static int in_place(const struct mgpu_node *node, struct mgpu_alias *pairs)
-{
-    (void)node;
-    pairs[0] = (struct mgpu_alias){.input = 0, .output = 0, .view = false};
-    return 1;
-}
-
 static const char *const reductions[] = {"none", "add", "mul", "max", "min", NULL};
 
 static const struct mgpu_attr scatter_attrs[] = {
@@ -290,7 +282,7 @@ static const struct mgpu_attr scatter_attrs[] = {
     {                                                                                              \
         .name = text, .min_inputs = 3, .max_inputs = 3, .outputs = 1,                              \
         .attrs_size = sizeof(struct mgpu_scatter_attrs), .attrs = scatter_attrs,                   \
-        .shape = form##_shape, .gradient = gradient, .saved = saved, .alias = in_place,            \
+        .shape = form##_shape, .gradient = gradient, .saved = saved, .alias = mgpu_alias_in_place, \
         .workspace = mgpu_workspace_none, .layouts = mgpu_layouts_plain, .cost = cost,             \
         .split = form##_split                                                                      \
     }

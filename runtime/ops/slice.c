@@ -138,8 +138,17 @@ static struct mgpu_cost slice_cost(const struct mgpu_node *node)
         .length = MGPU_MAX_RANK                                                                    \
     }
 
-static const struct mgpu_attr slice_attrs[] = {START_STEP(mgpu_slice_attrs), {0}};
-static const struct mgpu_attr slice_grad_attrs[] = {START_STEP(mgpu_slice_grad_attrs), {0}};
+static const struct mgpu_attr slice_attrs[] = {
+    START_STEP(mgpu_slice_attrs),
+    {.name = "size", .kind = MGPU_ATTR_DIMS, .offset = offsetof(struct mgpu_slice_attrs, size)},
+    {0}};
+static const struct mgpu_attr slice_grad_attrs[] = {
+    START_STEP(mgpu_slice_grad_attrs),
+    {.name = "rank", .kind = MGPU_ATTR_INT, .offset = offsetof(struct mgpu_slice_grad_attrs, rank)},
+    {.name = "dims",
+     .kind = MGPU_ATTR_DIMS,
+     .offset = offsetof(struct mgpu_slice_grad_attrs, dims)},
+    {0}};
 
 const struct mgpu_op mgpu_op_slice = {
     .name = "slice",

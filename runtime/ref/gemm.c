@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-/* Columns of c that one pass over k keeps in registers. */
+/* Two columns of a tile, and the columns of c that one pass over k keeps in registers. */
+typedef double pair __attribute__((vector_size(16), aligned(8), may_alias));
 enum { STRIP = 8 };
 
 static struct mgpu_span span(int64_t tile, int size, int64_t end)
@@ -20,14 +21,20 @@ static int64_t tiles(int64_t length, int size)
 static void multiply_strip(const double *a, const double *b, double *c, int rows, int depth)
 {
     for (int i = 0; i < rows; i++) {
-        double sum[STRIP];
-        for (int j = 0; j < STRIP; j++)
-            sum[j] = c[i * MGPU_TILE_N + j];
-        for (int k = 0; k < depth; k++)
-            for (int j = 0; j < STRIP; j++)
-                sum[j] += a[i * MGPU_TILE_K + k] * b[k * MGPU_TILE_N + j];
-        for (int j = 0; j < STRIP; j++)
-            c[i * MGPU_TILE_N + j] = sum[j];
+        pair *to = (pair *)(c + i * MGPU_TILE_N);
+        pair c0 = to[0], c1 = to[1], c2 = to[2], c3 = to[3];
+        for (int k = 0; k < depth; k++) {
+            const pair *row = (const pair *)(b + k * MGPU_TILE_N);
+            double factor = a[i * MGPU_TILE_K + k];
+            c0 += factor * row[0];
+            c1 += factor * row[1];
+            c2 += factor * row[2];
+            c3 += factor * row[3];
+        }
+        to[0] = c0;
+        to[1] = c1;
+        to[2] = c2;
+        to[3] = c3;
     }
 }
 

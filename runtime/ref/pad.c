@@ -96,11 +96,16 @@ static void add_to(const struct padding *w, int axis, int64_t from, int64_t to, 
                to + w->table[axis][i] * w->small_stride[axis], sum);
 }
 
+/* Every element becomes `value`. */
 static void fill(const struct mgpu_tensor *t, const void *value)
 {
-    size_t size = mgpu_dtype_size(t->type);
-    for (int64_t i = 0, n = mgpu_tensor_count(t); i < n; i++)
-        memcpy((char *)t->data + (size_t)i * size, value, size);
+    struct mgpu_strided c = {.rank = 1,
+                             .dims = {mgpu_tensor_count(t)},
+                             .to_stride = {1},
+                             .size = mgpu_dtype_size(t->type),
+                             .from = value,
+                             .to = t->data};
+    mgpu_strided_copy(&c);
 }
 
 /* The part that padded and small side share, copied from one to the other. */

@@ -166,23 +166,27 @@ static void reduce_columns(struct reduction *r, int64_t place, int64_t first)
     store(r->y, place * r->row + first, &acc, width, r->mean_of);
 }
 
-/* The elements of a block, one after the other, into acc[0]. */
-static void fold_block(union block *acc, const union block *x, int kind, enum mgpu_dtype type,
-                       int n)
+/* The elements of a block, one after the other, into one accumulator. */
+static double fold_floats(double acc, const double *x, int kind, int n)
 {
-    for (int i = 0; i < n; i++)
-        if (mgpu_is_float(type))
-            add_floats(acc->d, &x->d[i], kind, 1);
-        else
-            add_ints(acc->i, &x->i[i], kind, type, 1);
-}
-
-static void fold_sum(double *acc, const double *x, int n)
-{
-    double sum = *acc;
-    for (int i = 0; i < n; i++)
-        sum += x[i];
-    *acc = sum;
+    switch (kind) {
+    case MGPU_REDUCE_MAX:
+        for (int i = 0; i < n; i++)
+            acc = x[i] > acc || isnan(x[i]) ? x[i] : acc;
+        return acc;
+    case MGPU_REDUCE_MIN:
+        for (int i = 0; i < n; i++)
+            acc = x[i] < acc || isnan(x[i]) ? x[i] : acc;
+        return acc;
+    case MGPU_REDUCE_PROD:
+        for (int i = 0; i < n; i++)
+            acc *= x[i];
+        return acc;
+    default:
+        for (int i = 0; i < n; i++)
+            acc += x[i];
+        return acc;
+    }
 }
 
 /* Output element `place`. */
@@ -191,18 +195,18 @@ static void reduce_rows(struct reduction *r, int64_t place)
     union block acc, x;
     int64_t n = mgpu_walk_count(&r->reduced);
     enum mgpu_dtype type = r->x->type;
-    bool sum = mgpu_is_float(type) && (r->kind == MGPU_REDUCE_SUM || r->kind == MGPU_REDUCE_MEAN);
     mgpu_walk_seek(&r->kept, place);
     mgpu_walk_seek(&r->reduced, 0);
     begin(&acc, r->kind, type, 1);
-    for (int64_t k = 0; k < n; k++, mgpu_walk_next(&r->reduced))
+    for (int64_t place_in = 0; place_in < n; place_in++, mgpu_walk_next(&r->reduced))
         for (int64_t i = 0; i < r->row; i += BLOCK) {
             int width = r->row - i < BLOCK ? (int)(r->row - i) : BLOCK;
             load(&x, r->x, r->kept.at[0] + r->reduced.at[0] + i, width);
-            if (sum)
-                fold_sum(acc.d, x.d, width);
+            if (mgpu_is_float(type))
+                acc.d[0] = fold_floats(acc.d[0], x.d, r->kind, width);
             else
-                fold_block(&acc, &x, r->kind, type, width);
+                for (int k = 0; k < width; k++)
+                    add_ints(acc.i, &x.i[k], r->kind, type, 1);
         }
     store(r->y, place, &acc, 1, r->mean_of);
 }

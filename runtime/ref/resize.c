@@ -1,5 +1,5 @@
 /* Plain kernels of resize and resize_grad. Nearest moves elements; the others go axis by axis in
- * double. */
+ * double, plane by plane. */
 #include "runtime/ops/resize.h"
 #include "runtime/base/status.h"
 #include "runtime/ops/resize_taps.h"
@@ -44,6 +44,43 @@ static int prepare(const struct mgpu_node *node, int threads, bool exact, void *
     return rc;
 }
 
+/* Leading axes along which nothing happens make planes that are resized each by itself. */
+struct planes {
+    int leading;
+    int64_t count, in, out, scratch; /* elements of a plane; of the largest between two passes */
+};
+
+static struct planes planes_of(const struct mgpu_resize_attrs *a)
+{
+    struct planes p = {.count = 1, .in = 1, .out = 1, .scratch = 1};
+    while (p.leading < a->rank && mgpu_resize_is_identity(a, p.leading))
+        p.count *= a->in[p.leading++].value;
+    for (int i = p.leading; i < a->rank; i++) {
+        int64_t in = a->in[i].value, out = a->out[i].value;
+        p.in *= in;
+        p.out *= out;
+        p.scratch *= in > out ? in : out;
+    }
+    return p;
+}
+
+/* Two buffers a thread. */
+static int64_t workspace(const struct mgpu_node *node, int threads, const void *state)
+{
+    struct planes p = planes_of(node->attrs);
+    (void)state;
+    return 2 * p.scratch * (int64_t)sizeof(double) * threads;
+}
+
+/* Integers round to the nearest, halves to even. */
+static void store(const struct mgpu_tensor *y, int64_t at, double *values, int64_t count)
+{
+    size_t size = mgpu_dtype_size(y->type);
+    for (int64_t i = 0; i < count && !mgpu_is_float(y->type); i++)
+        values[i] = nearbyint(values[i]);
+    mgpu_convert((char *)y->data + (size_t)at * size, y->type, values, MGPU_DOUBLE, count);
+}
+
 /* ---- nearest -------------------------------------------------------------------------------- */
 
 /* A walk through y that knows which element of x each place shows. */
@@ -75,6 +112,16 @@ static bool extrapolated(const struct nearest *n, int axis, int64_t place)
     return n->state->resized[axis] && n->state->taps[axis].extrapolated[place];
 }
 
+/* The last axis, four bytes an element, nothing extrapolated. */
+static void show_words(const struct nearest *n, int axis, int64_t from, int64_t to)
+{
+    const int64_t *index = n->state->taps[axis].index;
+    const uint32_t *x = (const uint32_t *)n->x->data + from;
+    uint32_t *y = (uint32_t *)n->y->data + to;
+    for (int64_t i = 0; i < n->y->dims[axis]; i++)
+        y[i] = x[index[i]];
+}
+
 /* `from` is negative where an axis so far was extrapolated. */
 static void show(const struct nearest *n, int axis, int64_t from, int64_t to)
 {
@@ -84,6 +131,12 @@ static void show(const struct nearest *n, int axis, int64_t from, int64_t to)
         memcpy((char *)n->y->data + (size_t)to * size, x, size);
         return;
     }
+    bool words = axis == n->y->rank - 1 && size == 4 && from >= 0 && n->state->resized[axis] &&
+                 !n->state->taps[axis].any_extrapolated;
+    if (words) {
+        show_words(n, axis, from, to);
+        return;
+    }
     for (int64_t i = 0; i < n->y->dims[axis]; i++) {
         bool none = from < 0 || extrapolated(n, axis, i);
         show(n, axis + 1, none ? -1 : from + shown(n, axis, i) * n->x_stride[axis],
@@ -91,6 +144,7 @@ static void show(const struct nearest *n, int axis, int64_t from, int64_t to)
     }
 }
 
+/* Adds y's elements up in `sum`, a plane of x. */
 static void collect(const struct nearest *n, int axis, int64_t from, int64_t to, double *sum)
 {
     if (axis == n->y->rank) {
@@ -103,28 +157,19 @@ static void collect(const struct nearest *n, int axis, int64_t from, int64_t to,
                     to + shown(n, axis, i) * n->x_stride[axis], sum);
 }
 
-/* The first axis is cut among threads: its places in y are apart, and in x when it is kept. */
-static void show_all(const struct nearest *n)
+static void nearest_plane(const struct mgpu_launch *l, const struct planes *p, int64_t plane)
 {
-    int64_t count = mgpu_tensor_count(n->y), size = n->y->rank ? n->y->dims[0] : 0;
-    if (!n->y->rank)
-        show(n, 0, 0, 0);
-#pragma omp parallel for schedule(static) if (count >= PARALLEL)
-    for (int64_t i = 0; i < size; i++)
-        show(n, 1, extrapolated(n, 0, i) ? -1 : shown(n, 0, i) * n->x_stride[0],
-             i * n->y_stride[0]);
+    struct nearest n = nearest_of(l, &l->in[0], &l->out[0]);
+    show(&n, p->leading, plane * p->in, plane * p->out);
 }
 
-static void collect_all(const struct nearest *n, double *sum)
+static void nearest_plane_back(const struct mgpu_launch *l, const struct planes *p, int64_t plane,
+                               double *sum)
 {
-    int64_t count = mgpu_tensor_count(n->y), size = n->y->rank ? n->y->dims[0] : 0;
-    if (!n->y->rank || n->state->resized[0]) {
-        collect(n, 0, 0, 0, sum);
-        return;
-    }
-#pragma omp parallel for schedule(static) if (count >= PARALLEL)
-    for (int64_t i = 0; i < size; i++)
-        collect(n, 1, i * n->y_stride[0], i * n->x_stride[0], sum);
+    struct nearest n = nearest_of(l, &l->out[0], &l->in[0]);
+    memset(sum, 0, sizeof *sum * (size_t)p->in);
+    collect(&n, p->leading, plane * p->out, 0, sum);
+    store(&l->out[0], plane * p->in, sum, p->in);
 }
 
 /* ---- linear and cubic ----------------------------------------------------------------------- */
@@ -136,81 +181,93 @@ struct pass {
     double extrapolation;
 };
 
-static void forward_row(const struct pass *p, int64_t row, const double *x, double *y)
+static void forward_row(const struct pass *p, int64_t outer, int64_t place, const double *x,
+                        double *y)
 {
     const struct mgpu_resize_taps *t = p->taps;
-    int64_t place = row % t->out;
-    double *to = y + row * p->inner;
+    double *to = y + (outer * t->out + place) * p->inner;
     for (int64_t i = 0; i < p->inner; i++)
         to[i] = t->extrapolated[place] ? p->extrapolation : 0;
     for (int64_t k = 0; k < t->count && !t->extrapolated[place]; k++) {
         double weight = t->weight[place * t->count + k];
-        const double *from = x + (row / t->out * t->in + t->index[place * t->count + k]) * p->inner;
+        const double *from = x + (outer * t->in + t->index[place * t->count + k]) * p->inner;
         for (int64_t i = 0; i < p->inner; i++)
             to[i] += weight * from[i];
     }
+}
+
+static void backward_row(const struct pass *p, int64_t outer, int64_t place, const double *dy,
+                         double *dx)
+{
+    const struct mgpu_resize_taps *t = p->taps;
+    const double *from = dy + (outer * t->out + place) * p->inner;
+    for (int64_t k = 0; k < t->count && !t->extrapolated[place]; k++) {
+        double weight = t->weight[place * t->count + k];
+        double *to = dx + (outer * t->in + t->index[place * t->count + k]) * p->inner;
+        for (int64_t i = 0; i < p->inner; i++)
+            to[i] += weight * from[i];
+    }
+}
+
+/* The last axis: rows of one element. */
+static void forward_line(const struct pass *p, const double *x, double *y)
+{
+    const struct mgpu_resize_taps *t = p->taps;
+    const double *weight = t->weight;
+    const int64_t *index = t->index;
+    for (int64_t place = 0; place < t->out; place++) {
+        double sum = 0;
+        for (int64_t k = 0; k < t->count; k++)
+            sum += *weight++ * x[*index++];
+        y[place] = t->extrapolated[place] ? p->extrapolation : sum;
+    }
+}
+
+static void backward_line(const struct pass *p, const double *dy, double *dx)
+{
+    const struct mgpu_resize_taps *t = p->taps;
+    for (int64_t place = 0; place < t->out; place++)
+        for (int64_t k = 0; k < t->count && !t->extrapolated[place]; k++)
+            dx[t->index[place * t->count + k]] += t->weight[place * t->count + k] * dy[place];
 }
 
 static void forward(const struct pass *p, const double *x, double *y)
 {
-    int64_t rows = p->outer * p->taps->out;
-#pragma omp parallel for schedule(static) if (rows * p->inner >= PARALLEL)
-    for (int64_t row = 0; row < rows; row++)
-        forward_row(p, row, x, y);
-}
-
-static void backward_row(const struct pass *p, int64_t row, const double *dy, double *dx)
-{
     const struct mgpu_resize_taps *t = p->taps;
-    int64_t place = row % t->out;
-    const double *from = dy + row * p->inner;
-    for (int64_t k = 0; k < t->count && !t->extrapolated[place]; k++) {
-        double weight = t->weight[place * t->count + k];
-        double *to = dx + (row / t->out * t->in + t->index[place * t->count + k]) * p->inner;
-        for (int64_t i = 0; i < p->inner; i++)
-            to[i] += weight * from[i];
-    }
+    for (int64_t outer = 0; outer < p->outer; outer++)
+        if (p->inner == 1)
+            forward_line(p, x + outer * t->in, y + outer * t->out);
+        else
+            for (int64_t place = 0; place < t->out; place++)
+                forward_row(p, outer, place, x, y);
 }
 
 static void backward(const struct pass *p, const double *dy, double *dx)
 {
-    int64_t rows = p->outer * p->taps->out;
-    memset(dx, 0, sizeof *dx * (size_t)(p->outer * p->taps->in * p->inner));
-#pragma omp parallel for schedule(static) if (rows * p->inner >= PARALLEL)
+    const struct mgpu_resize_taps *t = p->taps;
+    memset(dx, 0, sizeof *dx * (size_t)(p->outer * t->in * p->inner));
     for (int64_t outer = 0; outer < p->outer; outer++)
-        for (int64_t k = 0; k < p->taps->out; k++)
-            backward_row(p, outer * p->taps->out + k, dy, dx);
+        if (p->inner == 1)
+            backward_line(p, dy + outer * t->out, dx + outer * t->in);
+        else
+            for (int64_t place = 0; place < t->out; place++)
+                backward_row(p, outer, place, dy, dx);
 }
 
-/* The largest tensor between two passes, in elements. */
-static int64_t most_elements(const struct mgpu_resize_attrs *a)
-{
-    int64_t most = 1;
-    for (int i = 0; i < a->rank; i++)
-        most *= a->in[i].value > a->out[i].value ? a->in[i].value : a->out[i].value;
-    return most;
-}
-
-static int64_t workspace(const struct mgpu_node *node, int threads, const void *state)
-{
-    (void)threads;
-    (void)state;
-    return 2 * most_elements(node->attrs) * (int64_t)sizeof(double);
-}
-
-/* All passes, from buffer to buffer; gives the one that holds the result. */
-static double *all_passes(const struct mgpu_launch *l, double *from, double *to, bool back)
+/* All passes over a plane, from buffer to buffer; gives the one that holds the result. */
+static double *all_passes(const struct mgpu_launch *l, const struct planes *planes, double *from,
+                          double *to, bool back)
 {
     const struct mgpu_resize_attrs *a = l->node->attrs;
     const struct state *s = l->state;
     int64_t dims[MGPU_MAX_RANK];
     memcpy(dims, l->in[0].dims, sizeof dims);
-    for (int axis = 0; axis < a->rank; axis++) {
+    for (int axis = planes->leading; axis < a->rank; axis++) {
         if (!s->resized[axis])
             continue;
         struct pass p = {
             .taps = &s->taps[axis], .outer = 1, .inner = 1, .extrapolation = a->extrapolation};
-        for (int i = 0; i < a->rank; i++)
+        for (int i = planes->leading; i < a->rank; i++)
             if (i != axis)
                 *(i < axis ? &p.outer : &p.inner) *= dims[i];
         (back ? backward : forward)(&p, from, to);
@@ -222,44 +279,47 @@ static double *all_passes(const struct mgpu_launch *l, double *from, double *to,
     return from;
 }
 
-/* Integers round to the nearest, halves to even. */
-static void store(const struct mgpu_tensor *y, double *values)
+static void smooth_plane(const struct mgpu_launch *l, const struct planes *p, int64_t plane,
+                         bool back, double *scratch)
 {
-    int64_t count = mgpu_tensor_count(y);
-    for (int64_t i = 0; i < count && !mgpu_is_float(y->type); i++)
-        values[i] = nearbyint(values[i]);
-    mgpu_convert(y->data, y->type, values, MGPU_DOUBLE, count);
+    const struct mgpu_tensor *x = &l->in[0];
+    int64_t from = back ? p->out : p->in, to = back ? p->in : p->out;
+    size_t size = mgpu_dtype_size(x->type);
+    mgpu_convert(scratch, MGPU_DOUBLE, (const char *)x->data + (size_t)(plane * from) * size,
+                 x->type, from);
+    store(&l->out[0], plane * to, all_passes(l, p, scratch, scratch + p->scratch, back), to);
 }
 
-static int interpolate(const struct mgpu_launch *l, bool back)
+/* ---- kernels -------------------------------------------------------------------------------- */
+
+/* Thread t has planes t, t + threads, ... and its own scratch. */
+static int run(const struct mgpu_launch *l, bool back)
 {
-    double *from = l->workspace, *to = from + most_elements(l->node->attrs);
-    mgpu_convert(from, MGPU_DOUBLE, l->in[0].data, l->in[0].type, mgpu_tensor_count(&l->in[0]));
-    store(&l->out[0], all_passes(l, from, to, back));
+    const struct mgpu_resize_attrs *a = l->node->attrs;
+    struct planes p = planes_of(a);
+    bool large = p.count * p.scratch >= PARALLEL;
+#pragma omp parallel for schedule(static) if (large)
+    for (int t = 0; t < l->threads; t++)
+        for (int64_t plane = t; plane < p.count; plane += l->threads) {
+            double *scratch = (double *)l->workspace + t * 2 * p.scratch;
+            if (a->mode != MGPU_RESIZE_NEAREST)
+                smooth_plane(l, &p, plane, back, scratch);
+            else if (back)
+                nearest_plane_back(l, &p, plane, scratch);
+            else
+                nearest_plane(l, &p, plane);
+        }
     return 0;
 }
 
 static int resize(const struct mgpu_launch *l)
 {
-    const struct mgpu_resize_attrs *a = l->node->attrs;
-    if (a->mode != MGPU_RESIZE_NEAREST)
-        return interpolate(l, false);
-    struct nearest n = nearest_of(l, &l->in[0], &l->out[0]);
-    show_all(&n);
-    return 0;
+    return run(l, false);
 }
 
 static int resize_grad(const struct mgpu_launch *l)
 {
-    const struct mgpu_resize_attrs *a = l->node->attrs;
-    if (a->mode != MGPU_RESIZE_NEAREST)
-        return interpolate(l, true);
-    struct nearest n = nearest_of(l, &l->out[0], &l->in[0]);
-    double *sum = l->workspace;
-    memset(sum, 0, sizeof *sum * (size_t)mgpu_tensor_count(&l->out[0]));
-    collect_all(&n, sum);
-    store(&l->out[0], sum);
-    return 0;
+    return run(l, true);
 }
 
 #define RESIZE(text, function)                                                                     \

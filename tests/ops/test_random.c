@@ -26,9 +26,8 @@ static void run_mask(double probability, int64_t salt, double key, double step, 
     mgpu_graph_free(g);
 }
 
-/* Random123's known answers for philox4x32-10, as thresholds: word w is below p * 2^32 for
- * p = (w + 1) / 2^32 and not for p = w / 2^32. Counter and key words are all zero, then all ones
- * (but of the key only 53 bits can be had), so: zero, and the digits of pi need other means. */
+/* Random123's known answer for philox4x32-10 of a zero counter and key, found by thresholds: word w
+ * is below p * 2^32 for p = (w + 1) / 2^32 and not for p = w / 2^32. */
 static void test_known_answers(void)
 {
     static const uint32_t words[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};

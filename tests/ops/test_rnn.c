@@ -19,9 +19,9 @@ struct golden {
     double dx[MOST], dw[MOST], dr[MOST], db[MOST], dh[MOST], dc[MOST]; /* PyTorch only */
 };
 
-#include "tests/ops/rnn_golden.h"
+#include "tests/ops/golden_rnn.h"
 
-/* Element i of tensor number `salt` (make_rnn_golden.py). */
+/* Element i of tensor number `salt` (make_rnn.py). */
 static double number(int64_t salt, int64_t i)
 {
     return (double)((i * 37 + salt * 11) % 97 - 48) / 64;

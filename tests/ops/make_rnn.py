@@ -1,13 +1,15 @@
-"""Writes tests/ops/rnn_golden.h: what ONNX Runtime and PyTorch answer for recurrent layers.
+"""What ONNX Runtime and PyTorch answer for recurrent layers, for tests/ops/test_rnn.c.
 
-Run by hand: python3 tests/ops/make_rnn_golden.py | clang-format > tests/ops/rnn_golden.h
-(needs numpy, onnx, onnxruntime, torch; the header is committed, so that tests need none of them).
+    python3 tests/ops/make_rnn.py | clang-format > tests/ops/golden_rnn.h
+
 Inputs are not stored: element i of tensor number `salt` is number(salt, i), in C and here alike.
 """
 import numpy as np
 import onnxruntime
 import torch
 from onnx import TensorProto, helper
+
+from golden import begin
 
 T, N, I, H = 4, 3, 2, 3
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -198,7 +200,7 @@ def torch_case(name, kind, direction, lengths):
 
 
 def main():
-    print("/* Made by tests/ops/make_rnn_golden.py. */")
+    begin("make_rnn.py", "Outputs and gradients for tests/ops/test_rnn.c.")
     print("static const struct golden onnx_golden[] = {")
     onnx_cases()
     print("};\n\nstatic const struct golden torch_golden[] = {")

@@ -1,4 +1,4 @@
-/* Made by tests/ops/make_rnn_golden.py. */
+/* Outputs and gradients for tests/ops/test_rnn.c. Made by tests/ops/make_rnn.py. */
 static const struct golden onnx_golden[] = {
     {
         .name = "RNN",

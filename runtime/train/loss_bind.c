@@ -234,8 +234,7 @@ static int check_class_weights(const struct mgpu_loss *loss, const struct mgpu_a
     char text[MGPU_SHAPE_TEXT];
     if (mgpu_array_count(array) != loss->classes)
         return mgpu_fail(MGPU_EINVALID, "class weights %s, but %lld classes",
-                         mgpu_shape_text(text, array->rank, array->dims),
-                         (long long)loss->classes);
+                         mgpu_shape_text(text, array->rank, array->dims), (long long)loss->classes);
     for (int64_t i = 0; i < loss->classes; i++) {
         double w = mgpu_get_double(array->data, array->type, i);
         if (!(w >= 0) || isinf(w))

@@ -122,9 +122,9 @@ static enum mgpu_cross_entropy_form form_of(const struct mgpu_loss *loss, bool l
 static struct mgpu_value *class_weights(struct mgpu_graph *g, const struct mgpu_loss *loss)
 {
     struct mgpu_dim classes = mgpu_dim_const(loss->classes);
-    return loss->class_weights ? mgpu_graph_constant(g, NULL, MGPU_DOUBLE, 1, &classes,
-                                                     loss->class_weights, NULL)
-                               : NULL;
+    return loss->class_weights
+               ? mgpu_graph_constant(g, NULL, MGPU_DOUBLE, 1, &classes, loss->class_weights, NULL)
+               : NULL;
 }
 
 static struct mgpu_value *cross_entropy(struct mgpu_graph *g, const struct mgpu_loss *loss,
@@ -285,12 +285,10 @@ static struct mgpu_value *element_loss(struct mgpu_graph *g, const struct mgpu_l
     int result = write_term(&s, loss, logits);
     if (inputs == 3)
         result = mul(&s, result, mgpu_expr_input(&s.e, 2, s.type));
-    struct mgpu_value *each =
-        mgpu_pointwise(g, mgpu_expr_end(&s.e, result, g->arena), inputs, in);
+    struct mgpu_value *each = mgpu_pointwise(g, mgpu_expr_end(&s.e, result, g->arena), inputs, in);
     if (!each)
         return NULL;
-    struct mgpu_value *sum =
-        mgpu_reduce(g, MGPU_REDUCE_SUM, each, mgpu_loss_all_axes(each), false);
+    struct mgpu_value *sum = mgpu_reduce(g, MGPU_REDUCE_SUM, each, mgpu_loss_all_axes(each), false);
     return mgpu_mul(g, sum, mgpu_cast(g, factor, g->float_type));
 }
 

@@ -128,8 +128,8 @@ static int set_kind(struct mgpu_loss *loss, const char *name)
     return unknown_kind(name);
 }
 
-static int set_name(const char **out, const char *what, const char *name,
-                    const char *const *known, int count)
+static int set_name(const char **out, const char *what, const char *name, const char *const *known,
+                    int count)
 {
     bool found = false;
     for (int i = 0; i < count; i++)
@@ -201,8 +201,8 @@ static int set_option(struct mgpu_loss *loss, const struct mgpu_item *item,
 }
 
 /* ":NAME" at *at, one of `names`, copied into the arena; *at moves behind it. */
-static int short_name(const char **out, const char **at, const char *what,
-                      const char *const *names, int count, struct mgpu_arena *arena)
+static int short_name(const char **out, const char **at, const char *what, const char *const *names,
+                      int count, struct mgpu_arena *arena)
 {
     size_t n = mgpu_longest_name(*at + 1, names, count, ":,");
     char *name = mgpu_arena_string(arena, *at + 1);
@@ -221,8 +221,8 @@ static int parse_head(struct mgpu_loss *loss, const char **at, const struct know
     *at += strlen(kind);
     MGPU_TRY(set_kind(loss, kind));
     if (**at == ':')
-        MGPU_TRY(short_name(&loss->output, at, "output", known->outputs, known->output_count,
-                            arena));
+        MGPU_TRY(
+            short_name(&loss->output, at, "output", known->outputs, known->output_count, arena));
     if (**at == ':' && loss->kind != MGPU_LOSS_OUTPUT)
         MGPU_TRY(short_name(&loss->label, at, "label (of the data)", known->labels,
                             known->label_count, arena));
@@ -237,8 +237,8 @@ static int parse_options(struct mgpu_loss *loss, const char *text, const struct 
     int names = known->output_count + known->label_count, count;
     const char **whole = MGPU_NEW_ARRAY(arena, const char *, names + 1);
     for (int i = 0; i < names; i++)
-        whole[i] = i < known->output_count ? known->outputs[i]
-                                           : known->labels[i - known->output_count];
+        whole[i] =
+            i < known->output_count ? known->outputs[i] : known->labels[i - known->output_count];
     struct mgpu_item *items;
     mgpu_items_cut(&items, &count, text, whole, names, arena);
     for (int i = 0; i < count; i++)

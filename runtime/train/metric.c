@@ -233,8 +233,7 @@ static struct mgpu_value *class_hit(const struct build *b)
 {
     if (b->metric->kind == MGPU_METRIC_TOP_K)
         return among_top(b);
-    struct mgpu_value *guess =
-        mgpu_arg_reduce(b->g, b->y, b->loss->axis, false, false, false);
+    struct mgpu_value *guess = mgpu_arg_reduce(b->g, b->y, b->loss->axis, false, false, false);
     return equal(b->g, guess, wanted_class(b));
 }
 
@@ -258,8 +257,8 @@ static struct mgpu_value *binary_hit(const struct build *b)
 /* |y - label| or its square. */
 static struct mgpu_value *distance(const struct build *b)
 {
-    struct mgpu_value *d = mgpu_sub(b->g, mgpu_cast(b->g, b->y, MGPU_DOUBLE),
-                                    mgpu_cast(b->g, b->label, MGPU_DOUBLE));
+    struct mgpu_value *d =
+        mgpu_sub(b->g, mgpu_cast(b->g, b->y, MGPU_DOUBLE), mgpu_cast(b->g, b->label, MGPU_DOUBLE));
     return b->metric->kind == MGPU_METRIC_MAE ? mgpu_unary(b->g, MGPU_X_ABS, d)
                                               : mgpu_mul(b->g, d, d);
 }
@@ -275,8 +274,8 @@ static struct mgpu_value *counted(const struct build *b, struct mgpu_value *each
 {
     if (b->loss->label_type != MGPU_INT64 || !b->loss->ignore)
         return ones(b->g, each);
-    struct mgpu_value *ignored = mgpu_graph_constant(b->g, NULL, MGPU_INT64, 0, NULL,
-                                                     &b->loss->ignore_index, NULL);
+    struct mgpu_value *ignored =
+        mgpu_graph_constant(b->g, NULL, MGPU_INT64, 0, NULL, &b->loss->ignore_index, NULL);
     return mgpu_affine(b->g, equal(b->g, b->label, ignored), -1, 1);
 }
 
@@ -289,7 +288,7 @@ static int build(const struct build *b, struct mgpu_value **sum, struct mgpu_val
 {
     if (!b->label)
         return mgpu_build_error();
-    struct mgpu_value *each = by_class(b) ? class_hit(b)
+    struct mgpu_value *each = by_class(b)                               ? class_hit(b)
                               : b->metric->kind == MGPU_METRIC_ACCURACY ? binary_hit(b)
                                                                         : distance(b);
     struct mgpu_value *share = counted(b, each);

@@ -67,6 +67,8 @@ static void collect(struct mgpu_lower *l, const char *why)
             return;
     w->problem = mgpu_grow(w->problem, (size_t)w->problems, sizeof *w->problem);
     w->problem[w->problems++] = text;
+    if (l->options->unsupported)
+        l->options->unsupported(l->options->context, text);
 }
 
 static int report(const struct mgpu_lower_walk *w)
@@ -218,6 +220,9 @@ static int input_of(struct mgpu_lower *l, int i, struct mgpu_value **out)
     *out = NULL;
     if (!*name)
         return 0;
+    int weight = weight_of(l, i, &holder);
+    if (weight >= 0) /* also through an Identity that stands for a merged parameter */
+        return held(l, weight, holder, out);
     int index = mgpu_onnx_find_initializer(l->model, name);
     if (index < 0) {
         MGPU_TRY(named(l, name, out));
@@ -227,8 +232,7 @@ static int input_of(struct mgpu_lower *l, int i, struct mgpu_value **out)
         }
         return 0;
     }
-    int weight = weight_of(l, i, &holder);
-    return weight >= 0 ? held(l, weight, holder, out) : constant_of(l, index, out);
+    return constant_of(l, index, out);
 }
 
 struct mgpu_value *mgpu_lower_in(struct mgpu_lower *l, int i)

@@ -46,6 +46,10 @@ struct mgpu_lower_options {
     const char *const *wanted; /* outputs (graph outputs or any ONNX name) to compute; NULL: all
                                 * graph outputs. What they do not need is not lowered. */
     int wanted_count;
+    /* Called with each thing that is not supported, before they all end in the error; may be NULL.
+     */
+    void (*unsupported)(void *context, const char *text);
+    void *context;
 };
 
 /* The graph: inputs (those that are needed), parameters (weights of `weights`, by index: parameter

@@ -106,7 +106,7 @@ static bool axis_is_needed(const struct mgpu_case *c, struct json_object *loss)
     const char *label_name = mgpu_case_text(loss, "label");
     const struct mgpu_array *y = mgpu_golden_find(&c->forward, mgpu_case_text(loss, "output"));
     const struct mgpu_array *label = label_name ? mgpu_golden_find(&c->labels, label_name) : NULL;
-    if (!field(loss, "axis") || !y || !label || y->rank < 3 || mgpu_dtype_is_float(label->type))
+    if (!field(loss, "axis") || !y || !label || y->rank < 3 || mgpu_is_float(label->type))
         return false;
     return label->rank == y->rank - 1 && fitting_axes(y, label) > 1;
 }
@@ -134,8 +134,8 @@ static const char *loss_text(struct mgpu_case *c, struct json_object *loss)
         text = mgpu_arena_format(c->arena, "%s,weight=%.12g", text, json_object_get_double(o));
     if ((o = field(loss, "ignore_index")) &&
         holds(mgpu_golden_find(&c->labels, label), json_object_get_int64(o)))
-        text = mgpu_arena_format(c->arena, "%s,ignore_index=%" PRId64, text,
-                                 json_object_get_int64(o));
+        text =
+            mgpu_arena_format(c->arena, "%s,ignore_index=%" PRId64, text, json_object_get_int64(o));
     if ((o = field(loss, "label_smoothing")) && json_object_get_double(o) != 0)
         text = mgpu_arena_format(c->arena, "%s,label_smoothing=%.12g", text,
                                  json_object_get_double(o));
@@ -145,8 +145,7 @@ static const char *loss_text(struct mgpu_case *c, struct json_object *loss)
         text = mgpu_arena_format(c->arena, "%s,axis=%" PRId64, text,
                                  json_object_get_int64(field(loss, "axis")));
     if ((o = field(loss, "class_weights")))
-        text =
-            mgpu_arena_format(c->arena, "%s,class_weights=%s", text, class_weights_file(c, o));
+        text = mgpu_arena_format(c->arena, "%s,class_weights=%s", text, class_weights_file(c, o));
     return text;
 }
 
@@ -164,8 +163,9 @@ static void add_losses(struct mgpu_options *out, struct mgpu_case *c)
 /* Constants whose zero (false) is no option of the kind, or its default. */
 static bool is_plain(const char *key, struct json_object *value)
 {
-    static const char *const off[] = {"nesterov", "amsgrad",  "centered", "dampening",
-                                      "momentum", "lr_decay", "decay",    "initial_accumulator_value"};
+    static const char *const off[] = {
+        "nesterov", "amsgrad",  "centered", "dampening",
+        "momentum", "lr_decay", "decay",    "initial_accumulator_value"};
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         if (!strcmp(key, off[i]))
             return json_object_get_double(value) == 0;

@@ -8,7 +8,7 @@
 struct mgpu_case {
     struct mgpu_golden golden;
     struct mgpu_golden_group inputs, labels, forward, loss, gradient, weights, statistics;
-    bool batch_norm;   /* the model has BatchNormalization nodes */
+    bool batch_norm;    /* the model has BatchNormalization nodes */
     const char *folder; /* for the files that are made */
     struct mgpu_arena *arena;
 };

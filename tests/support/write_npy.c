@@ -35,8 +35,7 @@ void write_npy_data(const char *path, enum mgpu_dtype type, int rank, const int6
     while ((n + PREFIX + 1) % 64)
         text[n++] = ' ';
     text[n++] = '\n';
-    const unsigned char prefix[PREFIX] = {0x93, 'N', 'U', 'M',         'P',
-                                          'Y',  1,   0,   (unsigned char)n, 0};
+    const unsigned char prefix[PREFIX] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)n, 0};
     FILE *file = fopen(path, "wb");
     size_t size = mgpu_dtype_size(type);
     if (!file || fwrite(prefix, 1, PREFIX, file) != PREFIX ||

@@ -33,7 +33,7 @@ struct mgpu_dropout_rule { /* --dropout [NODE=]P, keep, off */
 
 struct mgpu_lower_options {
     enum mgpu_dtype float_type; /* MGPU_FLOAT or MGPU_DOUBLE */
-    int64_t batch;              /* samples of this lowering */
+    int64_t batch;              /* samples of this lowering; 0: what the file says, else 1 */
     bool training;              /* false: inference form of everything */
     enum mgpu_norm_mode norm;
     enum mgpu_variance variance;
@@ -46,6 +46,10 @@ struct mgpu_lower_options {
     const char *const *wanted; /* outputs (graph outputs or any ONNX name) to compute; NULL: all
                                 * graph outputs. What they do not need is not lowered. */
     int wanted_count;
+    /* Called with each thing that is not supported, before they all end in the error; may be NULL.
+     */
+    void (*unsupported)(void *context, const char *text);
+    void *context;
 };
 
 /* The graph: inputs (those that are needed), parameters (weights of `weights`, by index: parameter
@@ -54,8 +58,14 @@ struct mgpu_lower_options {
 int mgpu_lower(struct mgpu_graph **out, struct mgpu_onnx_model *model,
                const struct mgpu_weights *weights, const struct mgpu_lower_options *options);
 
+/* The value that the graph gives as ONNX's `name`: an output, else any value of that name, or NULL
+ * (it was not needed, or folded away). */
+struct mgpu_value *mgpu_lowered_value(const struct mgpu_graph *g, const char *name);
+
 /* ---- For lower_<family>.c ---------------------------------------------------------------------
  */
+
+struct mgpu_lower_walk;
 
 struct mgpu_lower {
     struct mgpu_graph *g;
@@ -65,7 +75,7 @@ struct mgpu_lower {
     const struct mgpu_onnx_node *node; /* the one being lowered */
     struct mgpu_value *in[64];         /* its inputs; NULL: absent. More: mgpu_lower_in */
     struct mgpu_value *out[16];        /* to be set; one left NULL is an error if it is used */
-    void *names;                       /* lower.c's */
+    struct mgpu_lower_walk *walk;      /* lower.c's: names, weights, what is not supported */
 };
 
 struct mgpu_lowering {
@@ -77,36 +87,81 @@ struct mgpu_lowering {
 /* One table a family, ended by a NULL type. */
 extern const struct mgpu_lowering mgpu_lower_math[];   /* lower_math.c: arithmetic, activations */
 extern const struct mgpu_lowering mgpu_lower_logic[];  /* comparisons, Where, Cast, bits */
-extern const struct mgpu_lowering mgpu_lower_tensor[]; /* Shape, Reshape, Concat, Slice, Pad ... */
+extern const struct mgpu_lowering mgpu_lower_tensor[]; /* Shape, Reshape, Expand, constants ... */
+extern const struct mgpu_lowering mgpu_lower_move[];   /* Concat, Split, Slice, Pad ... */
 extern const struct mgpu_lowering mgpu_lower_gather[]; /* Gather*, Scatter*, OneHot ... */
 extern const struct mgpu_lowering mgpu_lower_reduce[]; /* Reduce*, ArgMax, CumSum, TopK */
 extern const struct mgpu_lowering mgpu_lower_linear[]; /* MatMul, Gemm, Einsum */
 extern const struct mgpu_lowering mgpu_lower_conv[];   /* Conv, ConvTranspose, pools */
 extern const struct mgpu_lowering mgpu_lower_normalize[]; /* BatchNormalization ..., Dropout */
 extern const struct mgpu_lowering mgpu_lower_rnn[];       /* RNN, GRU, LSTM */
+extern const struct mgpu_lowering mgpu_lower_attention[]; /* Attention, RotaryEmbedding */
 extern const struct mgpu_lowering mgpu_lower_image[];     /* Resize, Upsample, DepthToSpace ... */
 extern const struct mgpu_lowering mgpu_lower_loss[];    /* SoftmaxCrossEntropyLoss, Nll, Softmax */
 extern const struct mgpu_lowering mgpu_lower_control[]; /* If with a foldable condition */
 
+/* ---- Inputs and outputs of the node ---- */
+
 /* Input i, NULL when absent. */
 struct mgpu_value *mgpu_lower_in(struct mgpu_lower *l, int i);
 
-/* A constant input as numbers: MGPU_EUNSUPPORTED naming the input when it is not constant. At most
- * `most`; returns the count. `dims` (may be NULL) gets the monomials. */
-int mgpu_lower_ints(struct mgpu_lower *l, int i, int64_t *values, struct mgpu_dim *dims, int most);
-int mgpu_lower_doubles(struct mgpu_lower *l, int i, double *values, int most);
-
-/* Axis in [-rank, rank) made non-negative, or an error. */
-int mgpu_lower_axis(int64_t *out, int64_t axis, int rank);
-
-/* "axes" as an attribute or as input `i` (later opsets), as a bit mask; `otherwise` when absent. */
-int mgpu_lower_axes(struct mgpu_lower *l, int i, int rank, unsigned otherwise, unsigned *mask);
+/* Whether output i has a name: somebody may use it. */
+bool mgpu_lower_wants(const struct mgpu_lower *l, int i);
 
 /* Finishes a formula: sets out[0] = value, or gives the build error. */
 int mgpu_lower_give(struct mgpu_lower *l, struct mgpu_value *value);
 
+/* One core node; its output 0, or NULL with the build error set. */
+struct mgpu_value *mgpu_lower_node(struct mgpu_lower *l, const struct mgpu_op *op,
+                                   const void *attrs, int inputs, struct mgpu_value *const *input);
+
 /* The weight behind input i when it is a parameter of the graph, else NULL. */
 struct mgpu_parameter *mgpu_lower_parameter(struct mgpu_lower *l, int i);
+
+/* ---- Numbers known now ---- */
+
+/* A constant input as numbers: MGPU_EUNSUPPORTED naming the input when it is not constant, or has
+ * more than `most`; returns the count. `dims` (may be NULL) gets the monomials. */
+int mgpu_lower_ints(struct mgpu_lower *l, int i, int64_t *values, struct mgpu_dim *dims, int most);
+int mgpu_lower_int(struct mgpu_lower *l, int i, int64_t *value, struct mgpu_dim *dim); /* one */
+int mgpu_lower_doubles(struct mgpu_lower *l, int i, double *values, int most);
+
+/* A list that older opsets give as attribute `name` and newer ones as input `i` (the attribute when
+ * the node has one). Returns the count, -1 when there is neither; errors are below -1. */
+enum { MGPU_LOWER_ABSENT = INT32_MIN };
+int mgpu_lower_list(struct mgpu_lower *l, const char *name, int i, int64_t *values,
+                    struct mgpu_dim *dims, int most);
+
+/* Axis in [-rank, rank) made non-negative, or an error. */
+int mgpu_lower_axis(int64_t *out, int64_t axis, int rank);
+
+/* "axes" as an attribute or as input `i` (later opsets; -1: never), as a bit mask; `otherwise` when
+ * absent or empty. */
+int mgpu_lower_axes(struct mgpu_lower *l, int i, int rank, unsigned otherwise, unsigned *mask);
+
+/* ---- Types and shapes ---- */
+
+/* The type in which an ONNX type is computed here: FLOAT is options->float_type. Or an error. */
+int mgpu_lower_type(const struct mgpu_lower *l, int64_t onnx, enum mgpu_dtype *out);
+
+/* Two sizes that must be equal: the one that knows more of where it comes from. */
+struct mgpu_dim mgpu_lower_same(struct mgpu_dim a, struct mgpu_dim b);
+
+/* `a` as a matrix: the axes before `axis`, and the others. */
+struct mgpu_value *mgpu_lower_flatten(struct mgpu_lower *l, struct mgpu_value *a, int axis);
+
+/* `a`, which must have one element, as rank 0. */
+struct mgpu_value *mgpu_lower_scalar(struct mgpu_lower *l, struct mgpu_value *a);
+
+/* Before opset 7 the second operand was spread only on request, from `axis` on. */
+struct mgpu_value *mgpu_lower_spread(struct mgpu_lower *l, struct mgpu_value *a,
+                                     struct mgpu_value *b);
+
+/* Rows of a table that have a file of their own. */
+int mgpu_lower_einsum(struct mgpu_lower *l);
+int mgpu_lower_batch_norm(struct mgpu_lower *l);
+
+/* ---- Bodies ---- */
 
 /* Lowers a body in the scope of the node (If): its outputs become out[]. */
 int mgpu_lower_body(struct mgpu_lower *l, const struct mgpu_onnx_body *body);

@@ -6,6 +6,7 @@
 #ifndef MGPU_IMPORTER_MODEL_H
 #define MGPU_IMPORTER_MODEL_H
 
+#include "importer/names.h"
 #include "importer/onnx_file.h"
 #include "runtime/base/array.h"
 #include "runtime/graph/graph.h"
@@ -18,7 +19,8 @@ struct mgpu_onnx_node {
     const char *domain; /* "" is ai.onnx */
     int opset;          /* version of the domain that is in force here */
     const char *name;   /* as in the file, may be "" */
-    const char *path;   /* function call path: "" at the top, "outer/inner/" inside */
+    const char *path;   /* function call path: "" at the top, else the first outputs of the calls
+                         * around it: "h1/y/" */
     const char *layer;  /* the module that made it, "" when unknown: dynamo's name_scopes
                          * ("enc.layers.0.linear1"), TorchScript's node name without its last part
                          * ("/enc/layers.0/linear1"), Keras's scope */
@@ -35,11 +37,14 @@ struct mgpu_onnx_node {
 };
 
 /* A tensor stored in the file: an initializer of the graph or of a body, or a Constant node's value
- * (of a float type and rank 1 or more: it can be a weight too). */
+ * (of a float type and rank 1 or more: it can be a weight too). A function that is called several
+ * times stores its tensors once: they are one initializer. */
 struct mgpu_onnx_initializer {
-    const char *name;               /* flat; for a Constant, the node's output */
+    const char *name; /* flat; for a Constant, the node's output. Where the tensor stands in an
+                       * inner graph or a function it is its mgpu_onnx_key. */
     const Onnx__TensorProto *proto; /* NULL for Constants with value_float(s) or value_int(s) */
-    struct mgpu_array array;        /* contents, read when the model is */
+    struct mgpu_array array; /* contents, read when the model is; type MGPU_UNDEFINED when the
+                              * element type is one that mgpu does not hold */
     bool constant_node;
     bool graph_input; /* also listed as a graph input */
 };
@@ -71,11 +76,14 @@ struct mgpu_onnx_model {
     int initializers;
     struct mgpu_onnx_initializer *initializer;
     int node_total;
-    struct mgpu_onnx_node **all; /* every node, bodies included, by index */
+    struct mgpu_onnx_node **all;          /* every node, bodies included, by index */
+    struct mgpu_names *initializer_names; /* to position + 1; see mgpu_onnx_find_initializer */
 };
 
-/* Inlines, resolves and reads. Recursive functions, unknown functions' attributes, inlining that
- * grows past 1,000,000 nodes: errors that name the function. */
+/* Inlines, resolves and reads. Recursive functions, references to attributes that a function does
+ * not have, inlining that grows past 1,000,000 nodes: errors that name the function. Where a body
+ * gives a value that it did not make (an outer value, an input, an initializer), an
+ * Identity node is put in, so that every output has a node. */
 int mgpu_onnx_model_new(struct mgpu_onnx_model **out, const struct mgpu_onnx_file *file);
 void mgpu_onnx_model_free(struct mgpu_onnx_model *model);
 

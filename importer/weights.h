@@ -1,10 +1,9 @@
 /* Which initializer is which weight.
  *
- * Exporters merge equal tensors, copy tied ones, fold, transpose and rename (see design notes in
- * weights.c). This page decides, before anything is lowered, what each stored tensor is and which
- * of its uses are one trainable parameter. Every decision that is not plain is printed by the
- * caller
- * (`notes`) and can be overruled.
+ * Exporters merge equal tensors, copy tied ones, fold, transpose and rename (weight_split.c says
+ * how, exporter by exporter). This page decides, before anything is lowered, what each stored
+ * tensor is and which of its uses are one trainable parameter. Every decision that is not plain is
+ * printed by the caller (`notes`) and can be overruled.
  */
 #ifndef MGPU_IMPORTER_WEIGHTS_H
 #define MGPU_IMPORTER_WEIGHTS_H
@@ -59,6 +58,9 @@ struct mgpu_weights {
     enum mgpu_weight_role *role;
     const char **note;
     int *uses;
+    const struct mgpu_use **use;           /* seen through Identities */
+    const struct mgpu_weight_place *place; /* mgpu_weights_of_use's */
+    int places;
     int notes; /* lines for the user: what was split, tied, left frozen and why */
     const char **line;
 };
@@ -79,7 +81,10 @@ int mgpu_weights_identify(struct mgpu_weights **out, struct mgpu_onnx_model *mod
                           const struct mgpu_weights_options *options);
 void mgpu_weights_free(struct mgpu_weights *weights);
 
-/* The weight that this use is, and its holder; -1 when the use is a plain constant. */
+/* The weight that this use is, and its holder (may be NULL); -1 when the use is a plain constant.
+ * An input that names the output of an Identity of an initializer is a use too (TorchScript keeps
+ * merged parameters so), and the Identity's own input, unless it leads to several weights. Ask for
+ * every input, before looking its name up. */
 int mgpu_weights_of_use(const struct mgpu_weights *weights, int node, int input, int *holder);
 
 #endif

@@ -52,7 +52,7 @@ static int test_checks, test_failures;
                mgpu_error());                                                                      \
     } while (0)
 
-static int test_end(void)
+static inline int test_end(void)
 {
     printf("%d checks, %d failed\n", test_checks, test_failures);
     return test_failures ? EXIT_FAILURE : EXIT_SUCCESS;

@@ -61,9 +61,10 @@ int64_t mgpu_array_count(const struct mgpu_array *array)
 char *mgpu_shape_text(char text[MGPU_SHAPE_TEXT], int rank, const int64_t *dims)
 {
     int used = snprintf(text, MGPU_SHAPE_TEXT, "[");
-    for (int i = 0; i < rank; i++)
+    for (int i = 0; i < rank && used < MGPU_SHAPE_TEXT; i++)
         used += snprintf(text + used, (size_t)(MGPU_SHAPE_TEXT - used), "%s%" PRId64, i ? "," : "",
                          dims[i]);
-    snprintf(text + used, (size_t)(MGPU_SHAPE_TEXT - used), "]");
+    if (used < MGPU_SHAPE_TEXT)
+        snprintf(text + used, (size_t)(MGPU_SHAPE_TEXT - used), "]");
     return text;
 }

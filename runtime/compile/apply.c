@@ -3,6 +3,7 @@
 #include "runtime/base/status.h"
 #include "runtime/compile/plan.h"
 #include "runtime/graph/step_scalar.h"
+#include "runtime/ops/accumulate.h"
 #include "runtime/ops/build.h"
 #include "runtime/ops/comm.h"
 
@@ -159,7 +160,11 @@ static int make_whole(struct pass *p, struct mgpu_value *v, struct mgpu_value **
     grow(p);
     if (!p->whole[v->id]) {
         struct mgpu_value *term = v;
-        if (p->state[v->id].kind == MGPU_SPLIT_MEAN && !(term = times_share(p, v)))
+        if (p->state[v->id].kind == MGPU_SPLIT_MEAN)
+            term = times_share(p, v);
+        else if (p->plan->ranks > 1) /* reduced in place, and others may need the term */
+            term = mgpu_copy(p->g, v);
+        if (!term)
             return mgpu_build_error();
         struct mgpu_value *whole;
         MGPU_TRY(all_reduce(p, 1, &term, &whole));
@@ -269,6 +274,28 @@ static int check_output(struct pass *p, const struct mgpu_node *node, int i)
     return 0;
 }
 
+/* Pieces of a batch add up in the stored gradient. */
+static int accumulate(struct pass *p, struct mgpu_value **v)
+{
+    struct mgpu_split state = p->state[(*v)->id];
+    struct mgpu_value *sum = mgpu_build1(p->g, &mgpu_op_accumulate, NULL, 1, v);
+    if (!sum)
+        return mgpu_build_error();
+    grow(p);
+    p->instead[(*v)->id] = sum;
+    p->state[sum->id] = state;
+    *v = sum;
+    return 0;
+}
+
+static int settle_gradient(struct pass *p, struct mgpu_node *node, struct mgpu_value *v)
+{
+    p->g->origin = node->origin;
+    if (p->pieces > 1)
+        MGPU_TRY(accumulate(p, &v));
+    return p->state[v->id].kind == MGPU_SPLIT_SUM ? add_gradient(p, v) : 0;
+}
+
 static int settle(struct pass *p, struct mgpu_node *node, const struct mgpu_split *out)
 {
     keep(p, node);
@@ -282,8 +309,8 @@ static int settle(struct pass *p, struct mgpu_node *node, const struct mgpu_spli
     }
     for (int i = 0; i < node->outputs; i++) {
         struct mgpu_value *v = node->output[i];
-        if (v && p->gradient_of[v->id] >= 0 && out[i].kind == MGPU_SPLIT_SUM)
-            MGPU_TRY(add_gradient(p, v));
+        if (v && p->gradient_of[v->id] >= 0)
+            MGPU_TRY(settle_gradient(p, node, v));
     }
     return 0;
 }

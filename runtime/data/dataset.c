@@ -19,13 +19,13 @@ static const struct mgpu_dataset_kind *const kinds[] = {
     &mgpu_dataset_idx,  &mgpu_dataset_idx_gz,
 };
 
-void mgpu_names_add(struct mgpu_names *names, const char *name)
+void mgpu_name_list_add(struct mgpu_name_list *names, const char *name)
 {
     names->items = mgpu_grow(names->items, (size_t)names->count, sizeof *names->items);
     names->items[names->count++] = mgpu_xstrdup(name);
 }
 
-void mgpu_names_free(struct mgpu_names *names)
+void mgpu_name_list_free(struct mgpu_name_list *names)
 {
     for (int i = 0; i < names->count; i++)
         free(names->items[i]);
@@ -69,14 +69,14 @@ static int find_kind(const struct mgpu_dataset_kind **out, const char *path)
                      path);
 }
 
-int mgpu_dataset_list(struct mgpu_names *out, const char *path)
+int mgpu_dataset_list(struct mgpu_name_list *out, const char *path)
 {
     const struct mgpu_dataset_kind *kind;
     memset(out, 0, sizeof *out);
     MGPU_TRY(find_kind(&kind, path));
     int rc = kind->list ? kind->list(out, path) : 0;
     if (rc < 0)
-        mgpu_names_free(out);
+        mgpu_name_list_free(out);
     return rc;
 }
 
@@ -84,7 +84,7 @@ int mgpu_dataset_list(struct mgpu_names *out, const char *path)
 static int only_name(char **out, const char *path)
 {
     enum { SHOWN = 16 };
-    struct mgpu_names names;
+    struct mgpu_name_list names;
     char text[1024] = "";
     MGPU_TRY(mgpu_dataset_list(&names, path));
     size_t used = 0;
@@ -99,7 +99,7 @@ static int only_name(char **out, const char *path)
     else
         rc = mgpu_fail(MGPU_EINVALID, "%s: holds %d arrays, choose one as FILE:NAME: %s", path,
                        count, text);
-    mgpu_names_free(&names);
+    mgpu_name_list_free(&names);
     return rc;
 }
 

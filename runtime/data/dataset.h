@@ -29,13 +29,13 @@ struct mgpu_dataset {
     void *state; /* the kind's own */
 };
 
-/* A list of names; free with mgpu_names_free. */
-struct mgpu_names {
+/* A list of names; free with mgpu_name_list_free. */
+struct mgpu_name_list {
     char **items;
     int count;
 };
-void mgpu_names_add(struct mgpu_names *names, const char *name); /* copies */
-void mgpu_names_free(struct mgpu_names *names);
+void mgpu_name_list_add(struct mgpu_name_list *names, const char *name); /* copies */
+void mgpu_name_list_free(struct mgpu_name_list *names);
 
 /* Opens FILE or FILE:DATASET (file names may hold ':'; the longest that exists is the file). A file
  * of several arrays without DATASET is an error that lists them. Owned by the caller. */
@@ -45,7 +45,7 @@ void mgpu_dataset_close(struct mgpu_dataset *dataset); /* NULL is fine */
 
 /* The names of the arrays in a file, in the file's order; none for a kind of file that holds just
  * one array. */
-int mgpu_dataset_list(struct mgpu_names *out, const char *path);
+int mgpu_dataset_list(struct mgpu_name_list *out, const char *path);
 
 /* In place of an axis: the whole array is one row. */
 enum { MGPU_WHOLE = -1 };
@@ -81,7 +81,7 @@ uint64_t mgpu_dataset_fetches(const struct mgpu_dataset *dataset);
 struct mgpu_dataset_kind {
     const char *name;
     bool (*probe)(const uint8_t *head, size_t size); /* the file's first bytes, at most 4096 */
-    int (*list)(struct mgpu_names *out, const char *path);
+    int (*list)(struct mgpu_name_list *out, const char *path);
     int (*open)(struct mgpu_dataset *dataset); /* fills type, rank, dims, state */
     int (*prepare)(struct mgpu_dataset *dataset, int axis, uint64_t budget);
     void (*blocks)(const struct mgpu_dataset *dataset, int64_t *rows, int64_t *held);

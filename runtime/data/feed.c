@@ -63,7 +63,7 @@ static int bind_shape(struct mgpu_feed *feed, struct mgpu_feed_slot *s)
 {
     const struct mgpu_dataset *d = s->entry->dataset;
     int axis = s->entry->axis;
-    int64_t dims[MGPU_MAX_RANK], count;
+    int64_t dims[MGPU_MAX_RANK] = {0}, count;
     char have[MGPU_SHAPE_TEXT], want[MGPU_SHAPE_TEXT];
     MGPU_TRY(mgpu_count(&count, MGPU_DOUBLE, d->rank, d->dims));
     if (axis >= d->rank)

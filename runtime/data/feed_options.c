@@ -42,7 +42,7 @@ static int add_entry(struct mgpu_feed_entry **out, struct mgpu_feed *feed, const
 
 static int add_file(struct mgpu_feed *feed, const char *path)
 {
-    struct mgpu_names names;
+    struct mgpu_name_list names;
     MGPU_TRY(mgpu_dataset_list(&names, path));
     int rc = 0;
     if (names.count == 0)
@@ -56,7 +56,7 @@ static int add_file(struct mgpu_feed *feed, const char *path)
             entry->array = mgpu_xstrdup(names.items[i]);
         }
     }
-    mgpu_names_free(&names);
+    mgpu_name_list_free(&names);
     return rc;
 }
 

@@ -42,11 +42,11 @@ static bool probe(const uint8_t *head, size_t size)
 
 static int add_name(void *context, const char *name)
 {
-    mgpu_names_add(context, name);
+    mgpu_name_list_add(context, name);
     return 0;
 }
 
-static int list_h5(struct mgpu_names *out, const char *path)
+static int list_h5(struct mgpu_name_list *out, const char *path)
 {
     hid_t file;
     mgpu_h5_lock();

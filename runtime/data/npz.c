@@ -17,18 +17,18 @@ static size_t array_name(const char *member)
     return n > 4 && strcmp(member + n - 4, ".npy") == 0 ? n - 4 : 0;
 }
 
-static void add_names(struct mgpu_names *out, const struct mgpu_zip_member *members, int count)
+static void add_names(struct mgpu_name_list *out, const struct mgpu_zip_member *members, int count)
 {
     for (int i = 0; i < count; i++) {
         size_t n = array_name(members[i].name);
         if (!n)
             continue;
         members[i].name[n] = 0;
-        mgpu_names_add(out, members[i].name);
+        mgpu_name_list_add(out, members[i].name);
     }
 }
 
-static int list_npz(struct mgpu_names *out, const char *path)
+static int list_npz(struct mgpu_name_list *out, const char *path)
 {
     struct mgpu_mapped file;
     struct mgpu_zip_member *members;

@@ -81,7 +81,10 @@ static bool moves_data(const struct mgpu_op *op)
 
 static struct mgpu_dim element(const struct mgpu_value *v, int64_t i)
 {
-    return v->ints ? v->ints[i] : mgpu_dim_const(mgpu_get_int(v->data, v->type, i));
+    if (v->ints)
+        return v->ints[i];
+    int64_t value = mgpu_get_int(v->data, v->type, i);
+    return v->tainted ? mgpu_dim_opaque(value) : mgpu_dim_const(value);
 }
 
 static bool is_index_input(const struct mgpu_op *op, int input)
@@ -129,6 +132,14 @@ static int follow_movement(struct mgpu_graph *g, struct mgpu_node *node)
     return rc;
 }
 
+/* A size, whatever the batch is, against a negative number: how PyTorch looks for a -1 in a shape.
+ */
+static bool size_and_negative(struct mgpu_dim a, struct mgpu_dim b)
+{
+    return !a.opaque && !mgpu_dim_is_const(a) && a.factor >= 0 && mgpu_dim_is_const(b) &&
+           b.value < 0;
+}
+
 /* The value of one expression operation over monomials, element by element. Comparisons and the
  * rest lose the monomial: opaque. */
 static struct mgpu_dim evaluate(const struct mgpu_expr_op *op, const struct mgpu_dim *value,
@@ -151,6 +162,11 @@ static struct mgpu_dim evaluate(const struct mgpu_expr_op *op, const struct mgpu
         return b.value ? mgpu_dim_div(a, b) : mgpu_dim_opaque(result);
     case MGPU_X_WHERE: /* a size that is chosen: only the choice between equals is followed */
         return mgpu_dim_is_const(a) ? value[op->arg[a.value ? 1 : 2]] : mgpu_dim_opaque(result);
+    case MGPU_X_EQ:
+        if (size_and_negative(a, b) || size_and_negative(b, a))
+            return mgpu_dim_const(0);
+        return mgpu_dim_is_const(a) && mgpu_dim_is_const(b) ? mgpu_dim_const(a.value == b.value)
+                                                            : mgpu_dim_opaque(result);
     default:
         for (int k = 0; k < 3; k++)
             if (op->arg[k] >= 0 && !mgpu_dim_is_const(value[op->arg[k]]))
@@ -222,13 +238,14 @@ static bool is_product(const struct mgpu_node *node)
  * equal elements stays clean: it says no more than the shape does. */
 static int follow(struct mgpu_graph *g, struct mgpu_node *node)
 {
-    bool depends = false, cut = false;
+    bool depends = false, cut = false, tainted = false;
     struct mgpu_value *y = node->output[0];
     for (int i = 0; i < node->inputs; i++) {
         depends = depends || (node->input[i] && from_batch(node->input[i]));
+        tainted = tainted || (node->input[i] && node->input[i]->tainted);
         cut = cut || (node->input[i] && has_batch(node->input[i]) && !has_batch(y));
     }
-    if (cut && !(moves_data(node->op) && all_equal(y))) /* the sum of N ones */
+    if (tainted || (cut && !(moves_data(node->op) && all_equal(y)))) /* the sum of N ones */
         y->tainted = true;
     if (!depends)
         return 0;

@@ -142,6 +142,62 @@ int mgpu_gradient_of(struct mgpu_graph *g, struct mgpu_value *loss, int count,
     return rc;
 }
 
+static bool is_view(const struct mgpu_node *node)
+{
+    struct mgpu_alias pairs[MGPU_MAX_OUTPUTS];
+    int n = node->op->alias(node, pairs);
+    for (int i = 0; i < n; i++)
+        if (pairs[i].view)
+            return true;
+    return false;
+}
+
+static bool is_used(const struct mgpu_graph *g, const struct mgpu_value *v, int parameter)
+{
+    for (int n = 0; n < g->node_count; n++)
+        for (int i = 0; i < g->nodes[n]->inputs; i++)
+            if (g->nodes[n]->input[i] == v)
+                return true;
+    for (int i = 0; i < parameter; i++)
+        if (g->parameters[i].gradient == v)
+            return true;
+    return false;
+}
+
+/* Moves the last node of the graph to stand right after `after` (NULL: first). */
+static void move_last(struct mgpu_graph *g, const struct mgpu_node *after)
+{
+    int to = after ? after->id + 1 : 0, last = g->node_count - 1;
+    struct mgpu_node *node = g->nodes[last];
+    memmove(g->nodes + to + 1, g->nodes + to, sizeof *g->nodes * (size_t)(last - to));
+    g->nodes[to] = node;
+    for (int i = to; i <= last; i++)
+        g->nodes[i]->id = i;
+}
+
+/* Gradients are reduced over the ranks and added up in memory of their own. */
+static int separate(struct mgpu_graph *g)
+{
+    for (int i = 0; i < g->parameter_count; i++) {
+        struct mgpu_value *v = g->parameters[i].gradient;
+        if (!v || (v->kind == MGPU_VALUE_RESULT && !is_view(v->producer) && !is_used(g, v, i)))
+            continue;
+        struct mgpu_node *producer = v->producer;
+        struct mgpu_origin before = g->origin;
+        if (producer)
+            g->origin = producer->origin;
+        struct mgpu_value *own = v->kind == MGPU_VALUE_CONSTANT ? NULL : mgpu_copy(g, v);
+        g->origin = before;
+        if (!own && v->kind == MGPU_VALUE_CONSTANT)
+            continue;
+        if (!own)
+            return mgpu_build_error();
+        move_last(g, producer);
+        g->parameters[i].gradient = own;
+    }
+    return 0;
+}
+
 /* The first node without a gradient on the way from `v` to where gradients are. */
 static const struct mgpu_node *find_stop(const struct sweep *s, int id)
 {
@@ -203,6 +259,8 @@ int mgpu_gradient(struct mgpu_graph *g, struct mgpu_value *loss, bool allow_miss
             g->parameters[i].gradient = s.gradient[g->parameters[i].value->id];
     if (rc == 0 && !allow_missing)
         rc = report_missing(&s);
+    if (rc == 0)
+        rc = separate(g);
     sweep_free(&s);
     return rc;
 }

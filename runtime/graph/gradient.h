@@ -12,6 +12,7 @@
  * MGPU_WEIGHT and sets its ->gradient (same type and shape). Several uses of one parameter add up.
  * A weight that the loss does not reach, or reaches only through operators without a gradient, is
  * collected with the node that stops it; all of them are named in one error (MGPU_EUNSUPPORTED).
+ * Each ->gradient is a value of its own: not a view and used by no other node, or a constant.
  * With `allow_missing` such weights keep a NULL gradient instead. */
 int mgpu_gradient(struct mgpu_graph *g, struct mgpu_value *loss, bool allow_missing);
 

@@ -127,6 +127,16 @@ struct mgpu_value *mgpu_cast(struct mgpu_graph *g, struct mgpu_value *a, enum mg
     return mgpu_pointwise(g, mgpu_expr_end(&e, y, g->arena), 1, &a);
 }
 
+struct mgpu_value *mgpu_copy(struct mgpu_graph *g, struct mgpu_value *a)
+{
+    if (!a)
+        return NULL;
+    struct mgpu_expr e;
+    mgpu_expr_begin(&e, 1);
+    int x = mgpu_expr_input(&e, 0, a->type);
+    return mgpu_pointwise(g, mgpu_expr_end(&e, x, g->arena), 1, &a);
+}
+
 struct mgpu_value *mgpu_affine(struct mgpu_graph *g, struct mgpu_value *a, double factor,
                                double offset)
 {

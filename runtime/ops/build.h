@@ -40,6 +40,8 @@ struct mgpu_value *mgpu_div(struct mgpu_graph *g, struct mgpu_value *a, struct m
 struct mgpu_value *mgpu_where(struct mgpu_graph *g, struct mgpu_value *condition,
                               struct mgpu_value *a, struct mgpu_value *b);
 struct mgpu_value *mgpu_cast(struct mgpu_graph *g, struct mgpu_value *a, enum mgpu_dtype type);
+/* The same elements in memory of their own. */
+struct mgpu_value *mgpu_copy(struct mgpu_graph *g, struct mgpu_value *a);
 /* a * factor + offset in a's type (a constant inside the expression). */
 struct mgpu_value *mgpu_affine(struct mgpu_graph *g, struct mgpu_value *a, double factor,
                                double offset);

@@ -64,6 +64,7 @@ static const struct mgpu_attr attrs[] = {
     {.name = "axis", .kind = MGPU_ATTR_INT, .offset = offsetof(struct mgpu_comm_attrs, axis)},
     {.name = "type", .kind = MGPU_ATTR_INT, .offset = offsetof(struct mgpu_comm_attrs, type)},
     {.name = "rank", .kind = MGPU_ATTR_INT, .offset = offsetof(struct mgpu_comm_attrs, rank)},
+    {.name = "dims", .kind = MGPU_ATTR_DIMS, .offset = offsetof(struct mgpu_comm_attrs, dims)},
     {.name = NULL},
 };
 

@@ -1,6 +1,7 @@
 /* cross_entropy: the loss of a classification, summed over what counts times a normaliser.
  *
- *     cross_entropy(x, labels, class_weights [C]?, sample_weights?, normaliser) -> loss (rank 0)
+ *     cross_entropy(x, labels, class_weights [C]?, sample_weights?, normaliser)
+ *         -> loss (one double)
  *
  *     loss = normaliser * sum over positions p of w(p) * l(p)
  *     l(p) = -sum over c of q(p,c) * log_prob(p,c)

@@ -1,21 +1,26 @@
 /* Normalisations.
  *
  *     batch_norm(x [N,C,...], scale [C], bias [C]) -> y, mean [C], variance [C]
- *         training form: statistics of this batch over all axes but 1; variance is the population's
- *         (divides by n). y = (x - mean) / sqrt(variance + epsilon) * scale + bias. Inference form
- * is no node of its own: the importer writes it as pointwise. batch_norm_grad(x, dy, scale, mean,
- * variance) -> dx, dscale, dbias Ioffe and Szegedy 2015, section 3. mean and variance are outputs
- * of batch_norm and take no gradient of their own (running statistics do not train).
+ *         Training form: statistics of this batch over all axes but 1; the variance is the
+ *         population's (divides by n). y = (x - mean) / sqrt(variance + epsilon) * scale + bias:
+ *         Ioffe and Szegedy 2015, section 3. The inference form is no node of its own: the importer
+ *         writes it as pointwise.
+ *     batch_norm_grad(x, dy, scale, mean, variance) -> dx, dscale, dbias
  *
  *     group_norm(x, scale?, bias?) -> y, mean [G], inv_std [G]
  *         x is seen as [G, n] with G = product of the first `axis` dims; each row is normalised.
  *         Layer norm: axis = the first normalised axis, scale and bias have the shape of x's dims
  *         from axis on. Instance norm is axis 2 and group norm a reshape before it; their scale and
- *         bias are pointwise nodes of the importer. rms: no mean is taken off (mean absent).
- *     group_norm_grad(x, dy, scale?, mean, inv_std) -> dx, dscale?, dbias?
+ *         bias are pointwise nodes of the importer. rms: no mean is taken off (mean is 0).
+ *     group_norm_grad(x, dy, scale?, mean?, inv_std) -> dx, dscale, dbias
+ *         mean is absent with rms; dscale and dbias have the shape of x's dims from axis on.
  *
- * Over several ranks: group_norm treats samples apart; batch_norm mixes them, and op->expand writes
- * it as sums over the whole batch (synchronised batch norm).
+ * The statistics take no gradient of their own (running ones do not train). Over an empty batch the
+ * statistics are 0; over one element the variance is.
+ *
+ * Over several ranks: group_norm treats samples apart. batch_norm mixes them, and op->expand writes
+ * it as sums over the whole batch (synchronised batch norm); with per_rank its statistics are a
+ * mean over the ranks, which is what the running ones take.
  */
 #ifndef MGPU_OPS_NORMALIZE_H
 #define MGPU_OPS_NORMALIZE_H

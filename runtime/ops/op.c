@@ -89,6 +89,17 @@ struct mgpu_split mgpu_split_make(enum mgpu_split_kind kind, int axis, int64_t o
     return (struct mgpu_split){.kind = kind, .axis = axis, .outer = outer};
 }
 
+bool mgpu_split_is_term(struct mgpu_split split)
+{
+    return split.kind == MGPU_SPLIT_SUM || split.kind == MGPU_SPLIT_MEAN;
+}
+
+bool mgpu_split_same(struct mgpu_split a, struct mgpu_split b)
+{
+    return a.kind == b.kind &&
+           (a.kind != MGPU_SPLIT_AXIS || (a.axis == b.axis && a.outer == b.outer));
+}
+
 static void all_outputs(const struct mgpu_node *node, struct mgpu_split *out, struct mgpu_split s)
 {
     for (int i = 0; i < node->outputs; i++)
@@ -101,7 +112,7 @@ enum mgpu_split_answer mgpu_split_samples(const struct mgpu_node *node, const st
     struct mgpu_split s = mgpu_split_make(MGPU_SPLIT_REPLICATED, 0, 1);
     for (int i = 0; i < node->inputs; i++) {
         *which = i;
-        if (in[i].kind == MGPU_SPLIT_SUM || in[i].kind == MGPU_SPLIT_MEAN)
+        if (mgpu_split_is_term(in[i]))
             return MGPU_SPLIT_FULL;
         if (in[i].kind == MGPU_SPLIT_AXIS && (in[i].axis != 0 || in[i].outer != 1))
             return MGPU_SPLIT_MIXES;
@@ -118,7 +129,7 @@ enum mgpu_split_answer mgpu_split_replicated(const struct mgpu_node *node,
 {
     for (int i = 0; i < node->inputs; i++) {
         *which = i;
-        if (in[i].kind == MGPU_SPLIT_SUM || in[i].kind == MGPU_SPLIT_MEAN)
+        if (mgpu_split_is_term(in[i]))
             return MGPU_SPLIT_FULL;
         if (in[i].kind != MGPU_SPLIT_REPLICATED)
             return MGPU_SPLIT_MIXES;

@@ -20,9 +20,10 @@ enum mgpu_split_kind {
     MGPU_SPLIT_MEAN,       /* its own mean: the value is the mean over the ranks, by samples */
 };
 
-/* The plan pass turns a mean into a sum by multiplying with MGPU_SCALAR_RANK_SHARE. Where an axis
- * of size outer*N*inner was made from several (flattened [T,N] has outer = T), `outer` says how the
- * samples stand in it. */
+/* The plan pass turns a mean into a sum by multiplying with MGPU_SCALAR_RANK_SHARE. An operator
+ * that is linear in one input, the others replicated, may pass a sum or mean on; else it answers
+ * FULL. Where an axis of size outer*N*inner was made from several (flattened [T,N] has outer = T),
+ * `outer` says how the samples stand in it. */
 struct mgpu_split {
     enum mgpu_split_kind kind;
     int axis;
@@ -37,13 +38,16 @@ enum mgpu_split_answer {
 };
 
 enum mgpu_attr_kind {
-    MGPU_ATTR_INT,   /* int64_t */
-    MGPU_ATTR_BOOL,  /* bool */
-    MGPU_ATTR_FLOAT, /* double */
-    MGPU_ATTR_ENUM,  /* int, names in `names` (NULL-terminated) */
-    MGPU_ATTR_INTS,  /* int64_t[length] */
-    MGPU_ATTR_TYPE,  /* enum mgpu_dtype */
-    MGPU_ATTR_EXPR,  /* const struct mgpu_expr * */
+    MGPU_ATTR_INT,    /* int64_t */
+    MGPU_ATTR_BOOL,   /* bool */
+    MGPU_ATTR_FLOAT,  /* double */
+    MGPU_ATTR_ENUM,   /* int, names in `names` (NULL-terminated) */
+    MGPU_ATTR_INTS,   /* int64_t[length] */
+    MGPU_ATTR_FLOATS, /* double[length] */
+    MGPU_ATTR_TYPE,   /* enum mgpu_dtype */
+    MGPU_ATTR_EXPR,   /* const struct mgpu_expr * */
+    MGPU_ATTR_DIMS,   /* const struct mgpu_dim *: as many as field `rank` says, else the output's
+                       * rank */
 };
 
 /* A field of an operator's attribute struct: for printing, comparing and hashing nodes. */
@@ -169,5 +173,11 @@ void mgpu_shape_set(const struct mgpu_node *, int output, enum mgpu_dtype type, 
 
 /* The split that REPLICATED, AXIS k or SUM is. */
 struct mgpu_split mgpu_split_make(enum mgpu_split_kind kind, int axis, int64_t outer);
+
+/* A SUM or a MEAN: what is whole only after an all-reduce. */
+bool mgpu_split_is_term(struct mgpu_split split);
+
+/* Spread alike. */
+bool mgpu_split_same(struct mgpu_split a, struct mgpu_split b);
 
 #endif

@@ -1,4 +1,5 @@
 /* The table of core operators. Adding one is a row here. */
+#include "runtime/ops/accumulate.h"
 #include "runtime/ops/comm.h"
 #include "runtime/ops/conv.h"
 #include "runtime/ops/gather.h"
@@ -52,7 +53,9 @@ const struct mgpu_op *const mgpu_ops[] = {
     &mgpu_op_gather,
     &mgpu_op_gather_grad,
     &mgpu_op_gather_elements,
+    &mgpu_op_gather_elements_grad,
     &mgpu_op_gather_nd,
+    &mgpu_op_gather_nd_grad,
     &mgpu_op_scatter_elements,
     &mgpu_op_scatter_nd,
     &mgpu_op_resize,
@@ -62,6 +65,7 @@ const struct mgpu_op *const mgpu_ops[] = {
     &mgpu_op_random_mask,
     &mgpu_op_update,
     &mgpu_op_global_norm,
+    &mgpu_op_accumulate,
     &mgpu_op_all_reduce,
     &mgpu_op_all_gather,
     &mgpu_op_reduce_scatter,

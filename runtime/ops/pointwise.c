@@ -121,8 +121,6 @@ static bool linear_in(const struct mgpu_expr *e, const bool *term)
                     ((op->code == MGPU_X_MUL || op->code == MGPU_X_MULZ) && a != b) ||
                     (op->code == MGPU_X_DIV && a && !b) ||
                     (op->code == MGPU_X_WHERE && !a && b && c);
-        if (op->code == MGPU_X_MULZ && a && !b) /* 0 * inf is cut only where the whole is zero */
-            fine = false;
         if (!fine)
             return false;
     }

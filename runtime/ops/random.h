@@ -5,7 +5,14 @@
  * The three inputs are step scalars (step_scalar.h). Each element is a pure function of (key, step,
  * salt, place of its sample in the whole batch, place of the element in its sample), so that the
  * same sample gets the same mask on whatever rank and in whatever piece it is. Counter based
- * (Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11).
+ * (Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11):
+ *
+ *     word w of philox(counter = {e / 4, sample, step, salt}, key = {key low, key high}),
+ *     w = e % 4, each counter word modulo 2^32; y = w < p * 2^32 ? 0 : 1/(1-p)
+ *
+ * with e the row-major place of the element in its sample, sample = sample_base + its place along
+ * the axis that carries N. There N stands first: an axis of size N*8 holds sample 0 eight times,
+ * then sample 1. Without such an axis the whole tensor is one sample, number 0.
  */
 #ifndef MGPU_OPS_RANDOM_H
 #define MGPU_OPS_RANDOM_H
@@ -21,5 +28,9 @@ struct mgpu_random_attrs {
 };
 
 extern const struct mgpu_op mgpu_op_random_mask;
+
+/* The mask of the next dropout (build.h): reads the step scalars itself. `type` is a float. */
+struct mgpu_value *mgpu_random_mask(struct mgpu_graph *g, double probability, int64_t salt,
+                                    enum mgpu_dtype type, int rank, const struct mgpu_dim *dims);
 
 #endif

@@ -7,7 +7,7 @@
 #include "runtime/ops/op.h"
 
 /* reduce(x) -> y. Max and min give their gradient to the first of equal elements; over no element:
- * sum 0, product 1, mean NaN, max and min refused by shape. */
+ * sum 0, product 1, mean NaN (0 for integers), max and min the type's smallest and largest. */
 struct mgpu_reduce_attrs {
     int kind;
     int64_t axes; /* bit mask */
@@ -21,5 +21,9 @@ struct mgpu_arg_reduce_attrs {
 };
 
 extern const struct mgpu_op mgpu_op_reduce, mgpu_op_arg_reduce;
+
+/* Builder of arg_reduce (build.h has those of reduce). */
+struct mgpu_value *mgpu_arg_reduce(struct mgpu_graph *g, struct mgpu_value *a, int axis, bool keep,
+                                   bool min, bool last);
 
 #endif

@@ -22,6 +22,7 @@ extern const struct mgpu_kernel mgpu_ref_loss[];
 extern const struct mgpu_kernel mgpu_ref_rnn[];
 extern const struct mgpu_kernel mgpu_ref_resize[];
 extern const struct mgpu_kernel mgpu_ref_update[];
+extern const struct mgpu_kernel mgpu_ref_accumulate[];
 
 /* mgpu_fold_fn (runtime/graph/fold.h) by this backend. */
 int mgpu_ref_fold(const struct mgpu_node *node, const void *const *in, void *const *out);

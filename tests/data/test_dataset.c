@@ -82,10 +82,10 @@ static void test_npz(void)
     check_refused(GOLDEN "cut.npz:x", "cut off");
     check_refused(GOLDEN "bomb.npz:zeros", "claims 2147483648 bytes");
     check_refused(GOLDEN "damaged.npz:x", "check sum");
-    struct mgpu_names names;
+    struct mgpu_name_list names;
     CHECK_OK(mgpu_dataset_list(&names, GOLDEN "stored.npz"));
     CHECK(names.count == 2 && strcmp(names.items[1], "y") == 0);
-    mgpu_names_free(&names);
+    mgpu_name_list_free(&names);
 }
 
 static void test_idx(void)
@@ -175,7 +175,7 @@ static void test_h5_values(void)
 /* reports.md row 35: nothing outside is opened, no claimed size is believed. */
 static void test_h5_hostile(void)
 {
-    struct mgpu_names names;
+    struct mgpu_name_list names;
     check_refused(GOLDEN "external_link.h5:x", "'x' is a link to another file");
     check_refused(GOLDEN "external_link.h5", "'x' is a link to another file");
     CHECK_FAILS(mgpu_dataset_list(&names, GOLDEN "external_link.h5"), "a link to another file");
@@ -191,7 +191,7 @@ static void test_h5_hostile(void)
     mgpu_array_free(&a);
     CHECK_OK(mgpu_dataset_list(&names, GOLDEN "hard_loop.h5"));
     CHECK(names.count == 1 && strcmp(names.items[0], "group/x") == 0);
-    mgpu_names_free(&names);
+    mgpu_name_list_free(&names);
 }
 
 /* A sample that cannot be read is named, and the others still can. */

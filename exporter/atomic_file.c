@@ -1,0 +1,163 @@
+#include "exporter/atomic_file.h"
+
+#include "runtime/base/memory.h"
+#include "runtime/base/status.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A temporary name is PREFIX target MARK pid "-" number. */
+#define PREFIX "."
+#define MARK   ".mgpu-"
+
+static int fail(const char *path, const char *what)
+{
+    return mgpu_fail(MGPU_EIO, "%s: cannot %s: %s", path, what, strerror(errno));
+}
+
+/* Where the last part of the path begins. */
+static const char *base_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* The path up to its last part, "./" at least. */
+static char *folder_of(const char *path)
+{
+    size_t n = (size_t)(base_of(path) - path);
+    char *folder = mgpu_xcalloc(n + 3, 1);
+    if (n)
+        memcpy(folder, path, n);
+    else
+        strcpy(folder, "./");
+    return folder;
+}
+
+/* Counts this process's temporary files, so that their names differ. */
+static atomic_int next_number;
+
+/* Whether `name` is a temporary of `base` whose writer is dead. One with our own process number
+ * that we have not given out yet was left by an earlier process of that number. */
+static bool is_left_over(const char *name, const char *base)
+{
+    size_t n = strlen(base);
+    if (strncmp(name, PREFIX, strlen(PREFIX)) || strncmp(name + strlen(PREFIX), base, n))
+        return false;
+    name += strlen(PREFIX) + n;
+    int pid, number, end = 0;
+    if (sscanf(name, MARK "%d-%d%n", &pid, &number, &end) != 2 || name[end] || pid <= 0)
+        return false;
+    if (pid == getpid())
+        return number >= atomic_load(&next_number);
+    return kill(pid, 0) < 0 && errno == ESRCH;
+}
+
+static void remove_left_overs(const char *path, const char *folder)
+{
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return;
+    for (struct dirent *e; (e = readdir(dir));)
+        if (is_left_over(e->d_name, base_of(path)))
+            unlinkat(dirfd(dir), e->d_name, 0);
+    closedir(dir);
+}
+
+static char *temp_name(const char *path, const char *folder)
+{
+    char *name;
+    if (asprintf(&name, "%s" PREFIX "%s" MARK "%d-%d", folder, base_of(path), (int)getpid(),
+                 atomic_fetch_add(&next_number, 1)) < 0)
+        return mgpu_xstrdup("");
+    return name;
+}
+
+/* The permissions of the file that is replaced, if any. */
+static int open_temp(struct mgpu_atomic_file *f)
+{
+    struct stat st;
+    bool exists = stat(f->path, &st) == 0;
+    if (exists && !S_ISREG(st.st_mode))
+        return mgpu_fail(MGPU_EIO, "%s: cannot write: is not a regular file", f->path);
+    f->fd = open(f->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (f->fd < 0)
+        return fail(f->path, "write");
+    if (exists && fchmod(f->fd, st.st_mode & 0777) < 0)
+        return fail(f->path, "write");
+    return 0;
+}
+
+int mgpu_atomic_open(struct mgpu_atomic_file *out, const char *path)
+{
+    char *folder = folder_of(path);
+    remove_left_overs(path, folder);
+    *out = (struct mgpu_atomic_file){-1, mgpu_xstrdup(path), temp_name(path, folder)};
+    free(folder);
+    int rc = open_temp(out);
+    return rc < 0 ? mgpu_atomic_abort(out, rc) : 0;
+}
+
+int mgpu_atomic_write(struct mgpu_atomic_file *f, const void *bytes, size_t size)
+{
+    for (size_t done = 0; done < size;) {
+        ssize_t n = write(f->fd, (const char *)bytes + done, size - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return fail(f->path, "write");
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+static void release(struct mgpu_atomic_file *f)
+{
+    free(f->path);
+    free(f->temp);
+    *f = (struct mgpu_atomic_file){-1, NULL, NULL};
+}
+
+int mgpu_atomic_abort(struct mgpu_atomic_file *f, int rc)
+{
+    if (f->fd >= 0) {
+        close(f->fd);
+        unlink(f->temp);
+    }
+    release(f);
+    return rc;
+}
+
+/* Makes the new name last. A file system that cannot sync a folder keeps names by itself. */
+static int sync_folder(const char *path)
+{
+    char *folder = folder_of(path);
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    free(folder);
+    if (fd < 0)
+        return 0;
+    int rc = fsync(fd) < 0 && errno != EINVAL ? fail(path, "sync its folder") : 0;
+    close(fd);
+    return rc;
+}
+
+int mgpu_atomic_commit(struct mgpu_atomic_file *f)
+{
+    if (fsync(f->fd) < 0)
+        return mgpu_atomic_abort(f, fail(f->path, "write"));
+    if (rename(f->temp, f->path) < 0)
+        return mgpu_atomic_abort(f, fail(f->path, "replace"));
+    int rc = sync_folder(f->path);
+    close(f->fd);
+    release(f);
+    return rc;
+}

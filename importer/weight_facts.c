@@ -1,0 +1,265 @@
+/* What can be told of a tensor by its values, its name and the nodes around it. */
+#include "importer/weight_parts.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct mgpu_array *array_of(const struct mgpu_identify *in, int initializer)
+{
+    return &in->model->initializer[initializer].array;
+}
+
+/* ---- Names ---------------------------------------------------------------------------------- */
+
+/* "zeros_2" is `word` "zeros" and a number. */
+static bool is_word(const char *name, const char *word)
+{
+    size_t n = strlen(word);
+    if (strncmp(name, word, n))
+        return false;
+    return !name[n] ||
+           (name[n] == '_' && strspn(name + n + 1, "0123456789") == strlen(name + n + 1));
+}
+
+/* What PyTorch's exporters call tensors that are no parameters under their own name: results of
+ * calls ("zeros_2"), values made on the way ("val_8", "onnx::MatMul_13", "/fc/Constant_output_0",
+ * "42"). A parameter's name is a dotted path, or one word at the top. */
+static bool parameter_name(const char *name)
+{
+    static const char *const words[] = {"val",
+                                        "zeros",
+                                        "ones",
+                                        "full",
+                                        "empty",
+                                        "arange",
+                                        "linspace",
+                                        "eye",
+                                        "tril",
+                                        "triu",
+                                        "tensor",
+                                        "scalar_tensor",
+                                        "full_like",
+                                        "zeros_like",
+                                        "ones_like",
+                                        "new_zeros",
+                                        "new_ones",
+                                        "new_full",
+                                        "scalar_tensor_default",
+                                        "_tensor_constant",
+                                        "lift_fresh_copy"};
+    if (*name == '/' || strstr(name, "::") || !strcmp(name, "") ||
+        strspn(name, "0123456789") == strlen(name))
+        return false;
+    if (strchr(name, '.'))
+        return true;
+    size_t n = strlen(name);
+    if (n > 5 && !strcmp(name + n - 5, "_cast"))
+        return false;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (is_word(name, words[i]))
+            return false;
+    return true;
+}
+
+/* ---- Values --------------------------------------------------------------------------------- */
+
+uint64_t mgpu_weight_bits(const struct mgpu_array *a, int64_t i)
+{
+    uint64_t bits = 0;
+    size_t size = mgpu_dtype_size(a->type);
+    memcpy(&bits, (const char *)a->data + (size_t)i * size, size);
+    return bits;
+}
+
+bool mgpu_weight_same_shape(const struct mgpu_array *a, const struct mgpu_array *b)
+{
+    return a->type == b->type && a->rank == b->rank &&
+           !memcmp(a->dims, b->dims, sizeof *a->dims * (size_t)a->rank);
+}
+
+bool mgpu_weight_same_values(const struct mgpu_array *a, const struct mgpu_array *b)
+{
+    return mgpu_weight_same_shape(a, b) &&
+           !memcmp(a->data, b->data, (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type));
+}
+
+/* The same for a matrix and its transpose: the elements' bits, each mixed (splitmix64), added. */
+static uint64_t sum_of(const struct mgpu_array *a, int64_t count)
+{
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t z = mgpu_weight_bits(a, i) + 0x9e3779b97f4a7c15u;
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+        sum += z ^ z >> 31;
+    }
+    return sum;
+}
+
+static bool all_equal(const struct mgpu_array *a, int64_t count)
+{
+    size_t size = mgpu_dtype_size(a->type);
+    const char *data = a->data;
+    for (int64_t i = 1; i < count; i++)
+        if (memcmp(data, data + (size_t)i * size, size))
+            return false;
+    return count > 0;
+}
+
+static bool is_named(const struct mgpu_identify *in, const char *name)
+{
+    if (in->tensorflow)
+        return strstr(name, "ReadVariableOp") || strstr(name, "/resource");
+    return !in->pytorch || parameter_name(name);
+}
+
+static void find_twins(struct mgpu_identify *in)
+{
+    struct mgpu_names *first = mgpu_names_new(in->arena);
+    for (int i = 0; i < in->model->initializers; i++) {
+        struct mgpu_facts *f = &in->facts[i];
+        if (!f->real || f->equal || f->count < MGPU_WEIGHT_TWINS_AT_LEAST)
+            continue;
+        const char *key = mgpu_arena_format(in->arena, "%llx", (unsigned long long)f->sum);
+        int other = (int)(intptr_t)mgpu_names_get(first, key) - 1;
+        if (other < 0)
+            mgpu_names_set(first, key, (void *)(intptr_t)(i + 1));
+        else if (mgpu_weight_same_values(array_of(in, other), array_of(in, i)))
+            f->twin = other;
+    }
+}
+
+void mgpu_weight_facts(struct mgpu_identify *in)
+{
+    in->facts = MGPU_NEW_ARRAY(in->arena, struct mgpu_facts, in->model->initializers);
+    for (int i = 0; i < in->model->initializers; i++) {
+        const struct mgpu_array *a = array_of(in, i);
+        struct mgpu_facts *f = &in->facts[i];
+        f->real = mgpu_is_float(a->type);
+        f->count = a->type ? mgpu_array_count(a) : 0;
+        f->equal = all_equal(a, f->count);
+        f->value = f->count ? mgpu_get_double(a->data, a->type, 0) : 0;
+        f->sum = f->real && !f->equal ? sum_of(a, f->count) : 0;
+        f->twin = i;
+        f->named = is_named(in, in->model->initializer[i].name);
+    }
+    find_twins(in);
+}
+
+static double at(const struct mgpu_array *a, int64_t i)
+{
+    return mgpu_get_double(a->data, a->type, i);
+}
+
+/* Minus infinity, or the large negative numbers that stand for it. Nobody learns such. */
+static bool has_mask_values(const struct mgpu_array *a, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (!(fabs(at(a, i)) < 1e4))
+            return true;
+    return false;
+}
+
+/* Positions as sines and cosines: in each row the squares of a pair add up to 1; the pair is
+ * neighbours, or the same place in both halves. */
+static bool is_sinusoidal(const struct mgpu_array *a, int64_t count)
+{
+    int64_t width = a->rank ? a->dims[a->rank - 1] : 0;
+    if (a->rank < 2 || width < 4 || width % 2 || count / width < 4)
+        return false;
+    bool pairs = true, halves = true;
+    for (int64_t i = 0; i < count && (pairs || halves); i += width)
+        for (int64_t j = 0; j < width / 2 && (pairs || halves); j++) {
+            double even = at(a, i + 2 * j), odd = at(a, i + 2 * j + 1);
+            double left = at(a, i + j), right = at(a, i + width / 2 + j);
+            pairs = pairs && fabs(even * even + odd * odd - 1) < 1e-3;
+            halves = halves && fabs(left * left + right * right - 1) < 1e-3;
+        }
+    return pairs || halves;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Coordinates of a grid, window masks: hundreds of elements and a handful of different ones (a
+ * grid of h x w points has about h + w). */
+static bool is_grid(const struct mgpu_array *a, int64_t count)
+{
+    if (count < 256 || (a->type != MGPU_FLOAT && a->type != MGPU_DOUBLE))
+        return false;
+    void *block;
+    if (mgpu_alloc(&block, (uint64_t)count * sizeof(double), "table") < 0)
+        return false;
+    double *sorted = block;
+    for (int64_t i = 0; i < count; i++)
+        sorted[i] = at(a, i);
+    qsort(sorted, (size_t)count, sizeof *sorted, by_value);
+    int64_t different = 1;
+    for (int64_t i = 1; i < count; i++)
+        different += sorted[i] != sorted[i - 1];
+    mgpu_free(block);
+    return (double)different <= 3 * sqrt((double)count);
+}
+
+const char *mgpu_weight_table(const struct mgpu_identify *in, int initializer, bool gathered)
+{
+    const struct mgpu_array *a = array_of(in, initializer);
+    const struct mgpu_facts *f = &in->facts[initializer];
+    if (has_mask_values(a, f->count))
+        return "a mask";
+    if (f->equal)
+        return NULL;
+    if (is_sinusoidal(a, f->count))
+        return "positions as sines and cosines";
+    return !gathered && is_grid(a, f->count) ? "a grid or a mask" : NULL;
+}
+
+/* ---- Around it ------------------------------------------------------------------------------ */
+
+enum { MAX_STEPS = 64 };
+
+static const struct mgpu_onnx_node *maker(const struct mgpu_identify *in, const char *name)
+{
+    const struct mgpu_flow_value *value = mgpu_flow_get(in->flow, name);
+    return value && value->node >= 0 ? in->model->all[value->node] : NULL;
+}
+
+int mgpu_weight_root(const struct mgpu_identify *in, const char *name)
+{
+    for (int step = 0; step < MAX_STEPS; step++) {
+        const struct mgpu_onnx_node *node = maker(in, name);
+        if (!node)
+            return *name ? mgpu_onnx_find_initializer(in->model, name) : -1;
+        if (!node->inputs || node->bodies || !mgpu_weight_is_view(node, 0))
+            return -1;
+        name = node->input[0];
+    }
+    return -1;
+}
+
+static bool is_linear(const struct mgpu_onnx_node *node)
+{
+    static const char *const types[] = {"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (!strcmp(node->type, types[i]))
+            return true;
+    return false;
+}
+
+const struct mgpu_onnx_node *mgpu_weight_layer_of(const struct mgpu_identify *in, const char *name)
+{
+    for (int step = 0; step < MAX_STEPS; step++) {
+        const struct mgpu_onnx_node *node = maker(in, name);
+        if (!node || is_linear(node))
+            return node;
+        if (!node->inputs || node->bodies || !mgpu_weight_is_view(node, 0))
+            return NULL;
+        name = node->input[0];
+    }
+    return NULL;
+}

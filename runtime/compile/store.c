@@ -1,0 +1,97 @@
+#include "runtime/compile/store.h"
+
+#include "runtime/base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 64 };
+
+struct mgpu_store_layout *mgpu_store_layout_new(void)
+{
+    struct mgpu_store_layout *layout = mgpu_xcalloc(1, sizeof *layout);
+    layout->arena = mgpu_arena_new();
+    return layout;
+}
+
+void mgpu_store_layout_free(struct mgpu_store_layout *layout)
+{
+    if (!layout)
+        return;
+    mgpu_arena_free(layout->arena);
+    free(layout->entry);
+    free(layout);
+}
+
+const struct mgpu_stored *mgpu_store_find(const struct mgpu_store_layout *layout, const char *name)
+{
+    for (int i = 0; i < layout->count; i++)
+        if (!strcmp(layout->entry[i].name, name))
+            return &layout->entry[i];
+    return NULL;
+}
+
+static enum mgpu_buffer buffer_of(enum mgpu_parameter_role role)
+{
+    return role == MGPU_WEIGHT  ? MGPU_BUFFER_WEIGHTS
+           : role == MGPU_STATE ? MGPU_BUFFER_STATES
+                                : MGPU_BUFFER_FIXED;
+}
+
+static int check_same(const struct mgpu_stored *e, const struct mgpu_parameter *p)
+{
+    int64_t dims[MGPU_MAX_RANK];
+    mgpu_value_dims(p->value, dims);
+    if (e->type != p->value->type || e->rank != p->value->rank ||
+        buffer_of(e->role) != buffer_of(p->role) ||
+        memcmp(e->dims, dims, sizeof *dims * (size_t)e->rank))
+        return mgpu_fail(MGPU_EINTERNAL, "'%s' is stored with another shape or role", p->name);
+    return 0;
+}
+
+static void add(struct mgpu_store_layout *layout, const struct mgpu_parameter *p)
+{
+    struct mgpu_stored e = {.name = mgpu_arena_string(layout->arena, p->name),
+                            .role = p->role,
+                            .type = p->value->type,
+                            .rank = p->value->rank,
+                            .buffer = buffer_of(p->role)};
+    mgpu_value_dims(p->value, e.dims);
+    e.bytes = mgpu_value_bytes(p->value);
+    e.offset = layout->bytes[e.buffer];
+    layout->bytes[e.buffer] += (e.bytes + ALIGN - 1) / ALIGN * ALIGN;
+    layout->bytes[MGPU_BUFFER_GRADIENTS] = layout->bytes[MGPU_BUFFER_WEIGHTS];
+    layout->entry = mgpu_grow(layout->entry, (size_t)layout->count, sizeof *layout->entry);
+    layout->entry[layout->count++] = e;
+}
+
+/* When the gradient of `p` is complete: the position of the node that gives it. */
+static int completion(const struct mgpu_parameter *p)
+{
+    return p->gradient && p->gradient->producer ? p->gradient->producer->id : -1;
+}
+
+int mgpu_store_add(struct mgpu_store_layout *layout, const struct mgpu_graph *g)
+{
+    bool *done = mgpu_xcalloc((size_t)g->parameter_count, sizeof *done);
+    int rc = 0;
+    for (int i = 0; i < g->parameter_count && rc == 0; i++) {
+        const struct mgpu_stored *e = mgpu_store_find(layout, g->parameters[i].name);
+        done[i] = e != NULL;
+        if (e)
+            rc = check_same(e, &g->parameters[i]);
+    }
+    for (int n = 0; n < g->parameter_count && rc == 0; n++) {
+        int next = -1;
+        for (int i = 0; i < g->parameter_count; i++)
+            if (!done[i] &&
+                (next < 0 || completion(&g->parameters[i]) < completion(&g->parameters[next])))
+                next = i;
+        if (next < 0)
+            break;
+        add(layout, &g->parameters[next]);
+        done[next] = true;
+    }
+    free(done);
+    return rc;
+}

@@ -1,0 +1,222 @@
+/* Batch normalisation of floats in its training form, a channel after the other while its samples
+ * are in the cache; where a channel has one element a sample, a block of channels at a time.
+ * Formulas: Ioffe and Szegedy 2015, section 3.
+ */
+#include "runtime/cpu/cpu.h"
+#include "runtime/cpu/rows.h"
+#include "runtime/cpu/simd.h"
+#include "runtime/ops/normalize.h"
+
+enum { BLOCK = 64 };
+
+struct sizes {
+    int64_t n, c, s; /* samples, channels, elements of a channel in a sample */
+    double epsilon;
+};
+
+static struct sizes sizes_of(const struct mgpu_launch *l)
+{
+    const struct mgpu_tensor *x = &l->in[0];
+    const struct mgpu_batch_norm_attrs *a = l->node->attrs;
+    struct sizes z = {x->dims[0], x->dims[1], 1, a->epsilon};
+    for (int i = 2; i < x->rank; i++)
+        z.s *= x->dims[i];
+    return z;
+}
+
+/* Element `i` of an output that may be unwanted. */
+static void put(const struct mgpu_launch *l, int output, int64_t i, double value)
+{
+    if (output < l->outputs && l->out[output].data)
+        ((float *)l->out[output].data)[i] = (float)value;
+}
+
+static float get(const struct mgpu_launch *l, int input, int64_t i)
+{
+    return ((const float *)l->in[input].data)[i];
+}
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
+static void forward_channel(const struct mgpu_launch *l, const struct sizes *z, int64_t c)
+{
+    const float *x = (const float *)l->in[0].data + c * z->s;
+    int64_t step = z->c * z->s;
+    double count = (double)(z->n * z->s), sum = 0, squares = 0;
+    for (int64_t i = 0; i < z->n; i++)
+        sum += mgpu_cpu_sum(x + i * step, z->s);
+    float mean = (float)(sum / count);
+    for (int64_t i = 0; i < z->n; i++)
+        squares += mgpu_cpu_sum_squares(x + i * step, mean, z->s);
+    double variance = squares / count;
+    put(l, 1, c, (double)mean);
+    put(l, 2, c, variance);
+    if (!l->out[0].data)
+        return;
+    float factor = (float)((double)get(l, 1, c) / sqrt(variance + z->epsilon));
+    float *y = (float *)l->out[0].data + c * z->s;
+    for (int64_t i = 0; i < z->n; i++)
+        mgpu_cpu_affine(y + i * step, x + i * step, mean, factor, get(l, 2, c), z->s);
+}
+
+/* Rows of x of `width` channels: sums and sums of squares about a first mean, in double. */
+MGPU_SIMD static void column_sums(const float *x, int64_t n, int64_t step, const float *mean,
+                                  double *sum, int64_t width, bool squares)
+{
+    for (int64_t j = 0; j < width; j++)
+        sum[j] = 0;
+    for (int64_t i = 0; i < n; i++)
+        MGPU_LOOP for (int64_t j = 0; j < width; j++)
+        {
+            double v = (double)(x[i * step + j] - mean[j]);
+            sum[j] += squares ? v * v : v;
+        }
+}
+
+MGPU_SIMD static void columns_affine(float *y, const float *x, int64_t n, int64_t step,
+                                     const float *mean, const float *factor, const float *offset,
+                                     int64_t width)
+{
+    for (int64_t i = 0; i < n; i++)
+        MGPU_LOOP for (int64_t j = 0; j < width; j++) y[i * step + j] =
+            (x[i * step + j] - mean[j]) * factor[j] + offset[j];
+}
+
+static void forward_block(const struct mgpu_launch *l, const struct sizes *z, int64_t c,
+                          int64_t width)
+{
+    const float *x = (const float *)l->in[0].data + c;
+    float mean[BLOCK] = {0}, factor[BLOCK];
+    double sum[BLOCK];
+    column_sums(x, z->n, z->c, mean, sum, width, false);
+    for (int64_t j = 0; j < width; j++)
+        mean[j] = (float)(sum[j] / (double)z->n);
+    column_sums(x, z->n, z->c, mean, sum, width, true);
+    for (int64_t j = 0; j < width; j++) {
+        double variance = sum[j] / (double)z->n;
+        put(l, 1, c + j, (double)mean[j]);
+        put(l, 2, c + j, variance);
+        factor[j] = (float)((double)get(l, 1, c + j) / sqrt(variance + z->epsilon));
+    }
+    if (l->out[0].data)
+        columns_affine((float *)l->out[0].data + c, x, z->n, z->c, mean, factor,
+                       (const float *)l->in[2].data + c, width);
+}
+
+/* ---- Backward --------------------------------------------------------------------------------
+ * dbias = sum dy, dscale = sum dy * xhat, dx = scale / std * (dy - dbias / n - xhat * dscale / n)
+ */
+
+struct gradient {
+    float factor, slope, offset; /* dx = dy * factor + (x - mean) * slope + offset */
+};
+
+static struct gradient finish_channel(const struct mgpu_launch *l, const struct sizes *z, int64_t c,
+                                      double sum, double products)
+{
+    double count = (double)(z->n * z->s);
+    double inv_std = 1 / sqrt((double)get(l, 4, c) + z->epsilon);
+    double factor = (double)get(l, 2, c) * inv_std;
+    put(l, 1, c, products * inv_std);
+    put(l, 2, c, sum);
+    return (struct gradient){(float)factor, (float)(-factor * inv_std * inv_std * products / count),
+                             (float)(-factor * sum / count)};
+}
+
+static void backward_channel(const struct mgpu_launch *l, const struct sizes *z, int64_t c)
+{
+    const float *x = (const float *)l->in[0].data + c * z->s;
+    const float *dy = (const float *)l->in[1].data + c * z->s;
+    int64_t step = z->c * z->s;
+    double sum = 0, products = 0;
+    float mean = get(l, 3, c);
+    for (int64_t i = 0; i < z->n; i++) {
+        sum += mgpu_cpu_sum(dy + i * step, z->s);
+        products += mgpu_cpu_sum_products(x + i * step, mean, dy + i * step, z->s);
+    }
+    struct gradient g = finish_channel(l, z, c, sum, products);
+    if (!l->out[0].data)
+        return;
+    float *dx = (float *)l->out[0].data + c * z->s;
+    for (int64_t i = 0; i < z->n; i++)
+        mgpu_cpu_affine_2(dx + i * step, dy + i * step, g.factor, x + i * step, mean, g.slope,
+                          g.offset, z->s);
+}
+
+MGPU_SIMD static void column_products(const float *x, const float *dy, int64_t n, int64_t step,
+                                      const float *mean, double *sum, double *products,
+                                      int64_t width)
+{
+    for (int64_t j = 0; j < width; j++)
+        sum[j] = products[j] = 0;
+    for (int64_t i = 0; i < n; i++)
+        MGPU_LOOP for (int64_t j = 0; j < width; j++)
+        {
+            double d = (double)dy[i * step + j];
+            sum[j] += d;
+            products[j] += d * (double)(x[i * step + j] - mean[j]);
+        }
+}
+
+MGPU_SIMD static void columns_affine_2(float *dx, const float *dy, const float *x, int64_t n,
+                                       int64_t step, const float *mean, const float *factor,
+                                       const float *slope, const float *offset, int64_t width)
+{
+    for (int64_t i = 0; i < n; i++)
+        MGPU_LOOP for (int64_t j = 0; j < width; j++) dx[i * step + j] =
+            dy[i * step + j] * factor[j] + (x[i * step + j] - mean[j]) * slope[j] + offset[j];
+}
+
+static void backward_block(const struct mgpu_launch *l, const struct sizes *z, int64_t c,
+                           int64_t width)
+{
+    const float *x = (const float *)l->in[0].data + c, *dy = (const float *)l->in[1].data + c;
+    const float *mean = (const float *)l->in[3].data + c;
+    double sum[BLOCK], products[BLOCK];
+    float factor[BLOCK], slope[BLOCK], offset[BLOCK];
+    column_products(x, dy, z->n, z->c, mean, sum, products, width);
+    for (int64_t j = 0; j < width; j++) {
+        struct gradient g = finish_channel(l, z, c + j, sum[j], products[j]);
+        factor[j] = g.factor, slope[j] = g.slope, offset[j] = g.offset;
+    }
+    if (l->out[0].data)
+        columns_affine_2((float *)l->out[0].data + c, dy, x, z->n, z->c, mean, factor, slope,
+                         offset, width);
+}
+
+/* ---- Kernels --------------------------------------------------------------------------------- */
+
+typedef void channel_fn(const struct mgpu_launch *l, const struct sizes *z, int64_t c);
+typedef void block_fn(const struct mgpu_launch *l, const struct sizes *z, int64_t c, int64_t width);
+
+static int each(const struct mgpu_launch *l, channel_fn *channel, block_fn *block)
+{
+    struct sizes z = sizes_of(l);
+    int team = mgpu_cpu_team(l->threads, z.n * z.c * z.s);
+    int64_t tasks = z.s > 1 ? z.c : (z.c + BLOCK - 1) / BLOCK;
+#pragma omp parallel for num_threads(team) if (team > 1) schedule(static)
+    for (int64_t task = 0; task < tasks; task++) {
+        int64_t c = task * BLOCK;
+        if (z.s > 1)
+            channel(l, &z, task);
+        else
+            block(l, &z, c, z.c - c < BLOCK ? z.c - c : BLOCK);
+    }
+    return 0;
+}
+
+static int run_forward(const struct mgpu_launch *l)
+{
+    return each(l, forward_channel, forward_block);
+}
+
+static int run_backward(const struct mgpu_launch *l)
+{
+    return each(l, backward_channel, backward_block);
+}
+
+const struct mgpu_kernel mgpu_cpu_batch_norm[] = {
+    {"batch_norm", "loops", mgpu_cpu_all_float, NULL, NULL, NULL, run_forward},
+    {"batch_norm_grad", "loops", mgpu_cpu_all_float, NULL, NULL, NULL, run_backward},
+    {NULL, NULL, NULL, NULL, NULL, NULL, NULL},
+};

@@ -1,0 +1,21 @@
+/* Reading an input as if it had the output's shape (numpy's rules), a run of elements at a time. */
+#ifndef MGPU_CPU_BROADCAST_H
+#define MGPU_CPU_BROADCAST_H
+
+#include "runtime/backend.h"
+
+/* The output's axes as the input sees them, merged where it makes no difference. The stride along
+ * the last axis is 0 or 1. */
+struct mgpu_broadcast {
+    int rank;
+    int64_t dims[MGPU_MAX_RANK], strides[MGPU_MAX_RANK];
+};
+
+struct mgpu_broadcast mgpu_broadcast_make(const struct mgpu_value *input,
+                                          const struct mgpu_value *output);
+
+/* Elements [flat, flat + n) of the output's space as floats (bool: 0 or 1). */
+void mgpu_broadcast_load(const struct mgpu_broadcast *b, const struct mgpu_tensor *x, int64_t flat,
+                         int64_t n, float *to);
+
+#endif

@@ -1,0 +1,45 @@
+#include "runtime/cpu/cpu.h"
+
+static const struct mgpu_kernel *const tables[] = {
+    mgpu_cpu_pointwise, mgpu_cpu_reduce,  mgpu_cpu_transpose,  mgpu_cpu_matmul,
+    mgpu_cpu_conv,      mgpu_cpu_pool,    mgpu_cpu_batch_norm, mgpu_cpu_group_norm,
+    mgpu_cpu_softmax,   mgpu_cpu_rnn,     mgpu_cpu_rnn_grad,   mgpu_ref_pointwise,
+    mgpu_ref_movement,  mgpu_ref_gather,  mgpu_ref_reduce,     mgpu_ref_sort,
+    mgpu_ref_random,    mgpu_ref_matmul,  mgpu_ref_conv,       mgpu_ref_pool,
+    mgpu_ref_normalize, mgpu_ref_softmax, mgpu_ref_loss,       mgpu_ref_rnn,
+    mgpu_ref_resize,    mgpu_ref_update,  mgpu_ref_accumulate, NULL,
+};
+
+const struct mgpu_backend mgpu_backend_cpu = {.name = "cpu", .tables = tables};
+
+static bool is_float(const struct mgpu_value *value)
+{
+    return !value || (value->type == MGPU_FLOAT && mgpu_value_count(value) > 0);
+}
+
+bool mgpu_cpu_all_float(const struct mgpu_node *node)
+{
+    for (int i = 0; i < node->inputs; i++) {
+        if (!is_float(node->input[i]))
+            return false;
+    }
+    for (int i = 0; i < node->outputs; i++) {
+        if (!is_float(node->output[i]))
+            return false;
+    }
+    return true;
+}
+
+int mgpu_cpu_team(int threads, int64_t elements)
+{
+    enum { ENOUGH = 16384 }; /* elements that take as long as waking a sleeping thread */
+    int64_t team = elements / ENOUGH;
+    return team < 1 ? 1 : team < threads ? (int)team : threads;
+}
+
+struct mgpu_range mgpu_cpu_part(int64_t count, int part, int parts)
+{
+    int64_t size = count / parts, rest = count % parts;
+    int64_t begin = part * size + (part < rest ? part : rest);
+    return (struct mgpu_range){begin, begin + size + (part < rest)};
+}

@@ -1,0 +1,38 @@
+/* The `cpu` backend: fast float kernels over plain row-major operands, several threads a rank.
+ *
+ * Convolutions, products and recurrent networks go through oneDNN; the rest are loops written so
+ * that the compiler turns them into vector code (simd.h). Each file ends in its table of kernels;
+ * what a kernel does not accept falls to `ref`. Kernels give the same bits for the same shapes and
+ * the same thread count.
+ */
+#ifndef MGPU_CPU_CPU_H
+#define MGPU_CPU_CPU_H
+
+#include "runtime/ref/ref.h"
+
+extern const struct mgpu_kernel mgpu_cpu_conv[];
+extern const struct mgpu_kernel mgpu_cpu_matmul[];
+extern const struct mgpu_kernel mgpu_cpu_pointwise[];
+extern const struct mgpu_kernel mgpu_cpu_reduce[];
+extern const struct mgpu_kernel mgpu_cpu_transpose[];
+extern const struct mgpu_kernel mgpu_cpu_pool[];
+extern const struct mgpu_kernel mgpu_cpu_softmax[];
+extern const struct mgpu_kernel mgpu_cpu_batch_norm[];
+extern const struct mgpu_kernel mgpu_cpu_group_norm[];
+extern const struct mgpu_kernel mgpu_cpu_rnn[];
+extern const struct mgpu_kernel mgpu_cpu_rnn_grad[];
+extern const struct mgpu_kernel mgpu_cpu_update[];
+
+/* Every operand that is there is float, and none is empty. */
+bool mgpu_cpu_all_float(const struct mgpu_node *node);
+
+/* How many of `threads` are worth waking for work on about `elements` elements. */
+int mgpu_cpu_team(int threads, int64_t elements);
+
+/* Part `part` of `parts` of [0, count). */
+struct mgpu_range {
+    int64_t begin, end;
+};
+struct mgpu_range mgpu_cpu_part(int64_t count, int part, int parts);
+
+#endif

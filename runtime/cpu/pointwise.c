@@ -1,0 +1,246 @@
+/* Pointwise expressions on floats, a tile at a time so that what lies between two operations stays
+ * in the first cache.
+ *
+ * Every value of the expression is a run of floats (bool: 0 or 1). Inputs that already are such a
+ * run are used where they lie, the last operation writes where the output lies; everything else has
+ * a slot of one tile in the thread's workspace. Other types come in through a cast and leave
+ * through a last one.
+ */
+#include "runtime/ops/pointwise.h"
+#include "runtime/cpu/broadcast.h"
+#include "runtime/cpu/cpu.h"
+#include "runtime/cpu/pointwise_ops.h"
+
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TILE = 1024 };
+
+/* Where the values of an operation lie. */
+enum place_kind {
+    DIRECT, /* in input `index` itself */
+    LOADED, /* in slot `slot`, filled from input `index` for each tile */
+    FIXED,  /* in slot `slot`, the same for all tiles: constants, inputs of one element */
+    MADE,   /* in slot `slot`, made by the operation */
+    OUTPUT, /* in the output */
+    ALIAS,  /* where its operand's lie (a cast that changes nothing) */
+};
+
+struct place {
+    enum place_kind kind;
+    int slot, index;
+    struct mgpu_broadcast from; /* LOADED */
+};
+
+struct program {
+    int slots;
+    struct place place[MGPU_EXPR_MAX];
+};
+
+/* ---- What is accepted ------------------------------------------------------------------------ */
+
+static bool plain(enum mgpu_dtype type)
+{
+    return type == MGPU_FLOAT || type == MGPU_BOOL;
+}
+
+/* An input of another type that is only ever cast to float (or bool, where float keeps zero and not
+ * zero apart). */
+static bool only_cast(const struct mgpu_expr *e, int k)
+{
+    for (int i = k + 1; i < e->count; i++) {
+        const struct mgpu_expr_op *op = &e->op[i];
+        bool uses = op->arg[0] == k || op->arg[1] == k || op->arg[2] == k;
+        bool exact = op->type == MGPU_FLOAT || e->op[k].type != MGPU_DOUBLE;
+        if (uses && !(op->code == MGPU_X_CAST && plain(op->type) && exact))
+            return false;
+    }
+    return true;
+}
+
+static bool accepts_op(const struct mgpu_expr *e, int k)
+{
+    const struct mgpu_expr_op *op = &e->op[k];
+    if (op->code == MGPU_X_INPUT)
+        return plain(op->type) || (k < e->count - 1 && only_cast(e, k));
+    if (op->code == MGPU_X_CONST)
+        return plain(op->type);
+    if (op->code == MGPU_X_CAST && k == e->count - 1)
+        return true;
+    return plain(op->type) && mgpu_cpu_applies(op->code);
+}
+
+static bool accepts(const struct mgpu_node *node)
+{
+    const struct mgpu_expr *e = ((const struct mgpu_pointwise_attrs *)node->attrs)->expr;
+    for (int k = 0; k < e->count; k++) {
+        if (!accepts_op(e, k))
+            return false;
+    }
+    return mgpu_value_count(node->output[0]) > 0;
+}
+
+/* ---- Making the program ---------------------------------------------------------------------- */
+
+static enum place_kind kind_of(const struct mgpu_node *node, const struct mgpu_expr *e, int k)
+{
+    const struct mgpu_expr_op *op = &e->op[k];
+    if (op->code == MGPU_X_CONST)
+        return FIXED;
+    if (op->code == MGPU_X_INPUT) {
+        const struct mgpu_value *x = node->input[op->integer];
+        int64_t count = mgpu_value_count(x);
+        if (count == 1)
+            return FIXED;
+        return x->type == MGPU_FLOAT && count == mgpu_value_count(node->output[0]) ? DIRECT
+                                                                                   : LOADED;
+    }
+    if (op->code == MGPU_X_CAST && (e->op[op->arg[0]].type == op->type || op->type != MGPU_BOOL))
+        return ALIAS;
+    return k == e->count - 1 && op->type == MGPU_FLOAT ? OUTPUT : MADE;
+}
+
+/* The operation whose place operation k's values really have. */
+static int owner(const struct program *p, const struct mgpu_expr *e, int k)
+{
+    while (p->place[k].kind == ALIAS)
+        k = e->op[k].arg[0];
+    return k;
+}
+
+/* Gives slots to the operations that need one; a slot is free again after its last reader. What is
+ * fixed keeps its own. */
+static void give_slots(struct program *p, const struct mgpu_expr *e)
+{
+    int last[MGPU_EXPR_MAX] = {0}, free_slots[MGPU_EXPR_MAX], free_count = 0;
+    for (int k = 0; k < e->count; k++)
+        for (int i = 0; i < mgpu_expr_arity(e->op[k].code); i++)
+            last[owner(p, e, e->op[k].arg[i])] = k;
+    last[owner(p, e, e->count - 1)] = e->count;
+    for (int k = 0; k < e->count; k++) {
+        struct place *place = &p->place[k];
+        if (place->kind == FIXED)
+            place->slot = p->slots++;
+        else if (place->kind == LOADED || place->kind == MADE)
+            place->slot = free_count ? free_slots[--free_count] : p->slots++;
+        for (int i = 0; i < k; i++)
+            if (last[i] == k && (p->place[i].kind == LOADED || p->place[i].kind == MADE))
+                free_slots[free_count++] = p->place[i].slot;
+    }
+}
+
+static int prepare(const struct mgpu_node *node, int threads, bool exact, void **state)
+{
+    (void)threads, (void)exact;
+    const struct mgpu_expr *e = ((const struct mgpu_pointwise_attrs *)node->attrs)->expr;
+    struct program *p = mgpu_xcalloc(1, sizeof *p);
+    for (int k = 0; k < e->count; k++) {
+        struct place *place = &p->place[k];
+        place->kind = kind_of(node, e, k);
+        if (e->op[k].code != MGPU_X_INPUT)
+            continue;
+        place->index = (int)e->op[k].integer;
+        place->from = mgpu_broadcast_make(node->input[place->index], node->output[0]);
+    }
+    give_slots(p, e);
+    *state = p;
+    return 0;
+}
+
+static int64_t workspace(const struct mgpu_node *node, int threads, const void *state)
+{
+    (void)node;
+    const struct program *p = state;
+    return (int64_t)threads * p->slots * TILE * (int64_t)sizeof(float);
+}
+
+/* ---- Running --------------------------------------------------------------------------------- */
+
+static void fill_fixed(const struct mgpu_launch *l, const struct mgpu_expr *e, float *slots, int n)
+{
+    const struct program *p = l->state;
+    for (int k = 0; k < e->count; k++) {
+        const struct mgpu_expr_op *op = &e->op[k];
+        float *to = slots + (int64_t)p->place[k].slot * TILE;
+        if (p->place[k].kind != FIXED)
+            continue;
+        if (op->code == MGPU_X_INPUT)
+            mgpu_broadcast_load(&p->place[k].from, &l->in[op->integer], 0, n, to);
+        else
+            for (int i = 0; i < n; i++)
+                to[i] = op->type == MGPU_BOOL ? op->integer != 0 : (float)op->number;
+    }
+}
+
+static float *locate(const struct mgpu_launch *l, const struct mgpu_expr *e, int k, float *slots,
+                     int64_t flat)
+{
+    const struct program *p = l->state;
+    const struct place *place = &p->place[owner(p, e, k)];
+    if (place->kind == DIRECT)
+        return (float *)l->in[place->index].data + flat;
+    if (place->kind == OUTPUT)
+        return (float *)l->out[0].data + flat;
+    return slots + (int64_t)place->slot * TILE;
+}
+
+static void store(const struct mgpu_tensor *y, int64_t flat, int n, const float *from)
+{
+    char *to = (char *)y->data + flat * (int64_t)mgpu_dtype_size(y->type);
+    if ((const float *)to == from)
+        return;
+    if (y->type == MGPU_BOOL)
+        for (int i = 0; i < n; i++)
+            to[i] = from[i] != 0;
+    else
+        mgpu_convert(to, y->type, from, MGPU_FLOAT, n);
+}
+
+static void run_tile(const struct mgpu_launch *l, const struct mgpu_expr *e, float *slots,
+                     int64_t flat, int n)
+{
+    const struct program *p = l->state;
+    float *at[MGPU_EXPR_MAX];
+    for (int k = 0; k < e->count; k++) {
+        const struct mgpu_expr_op *op = &e->op[k];
+        const struct place *place = &p->place[k];
+        at[k] = locate(l, e, k, slots, flat);
+        if (place->kind == LOADED)
+            mgpu_broadcast_load(&place->from, &l->in[place->index], flat, n, at[k]);
+        else if (place->kind == MADE || place->kind == OUTPUT)
+            mgpu_cpu_apply(op->code, at[k], at[op->arg[0]], op->arg[1] < 0 ? NULL : at[op->arg[1]],
+                           op->arg[2] < 0 ? NULL : at[op->arg[2]], n);
+    }
+    store(&l->out[0], flat, n, at[e->count - 1]);
+}
+
+static int run(const struct mgpu_launch *l)
+{
+    const struct mgpu_expr *e = ((const struct mgpu_pointwise_attrs *)l->node->attrs)->expr;
+    const struct program *p = l->state;
+    int64_t count = mgpu_tensor_count(&l->out[0]), tiles = (count + TILE - 1) / TILE;
+    int team = mgpu_cpu_team(l->threads, count * (e->count < 4 ? 1 : e->count / 4));
+#pragma omp parallel num_threads(team) if (team > 1)
+    {
+        int me = omp_get_thread_num();
+        float *slots = (float *)l->workspace + (int64_t)me * p->slots * TILE;
+        fill_fixed(l, e, slots, count < TILE ? (int)count : TILE);
+        struct mgpu_range range = mgpu_cpu_part(tiles, me, team);
+        for (int64_t t = range.begin; t < range.end; t++) {
+            int64_t left = count - t * TILE;
+            run_tile(l, e, slots, t * TILE, left < TILE ? (int)left : TILE);
+        }
+    }
+    return 0;
+}
+
+static void release(void *state)
+{
+    free(state);
+}
+
+const struct mgpu_kernel mgpu_cpu_pointwise[] = {
+    {"pointwise", "tiles", accepts, prepare, release, workspace, run},
+    {NULL, NULL, NULL, NULL, NULL, NULL, NULL},
+};

@@ -1,0 +1,126 @@
+#include "runtime/cpu/pointwise_ops.h"
+#include "runtime/cpu/simd.h"
+
+bool mgpu_cpu_applies(enum mgpu_expr_code code)
+{
+    return code != MGPU_X_BITNOT && code != MGPU_X_SHL && code != MGPU_X_SHR;
+}
+
+/* The vector functions of sqrt and rounding are instructions; those with a loop inside (fmod) stay
+ * scalar. */
+#define EACH(code, formula)                                                                        \
+    case code:                                                                                     \
+        MGPU_LOOP for (int64_t i = 0; i < n; i++)                                                  \
+        {                                                                                          \
+            float x = a[i];                                                                        \
+            to[i] = (formula);                                                                     \
+        }                                                                                          \
+        break
+#define PAIR(code, formula)                                                                        \
+    case code:                                                                                     \
+        MGPU_LOOP for (int64_t i = 0; i < n; i++)                                                  \
+        {                                                                                          \
+            float x = a[i], y = b[i];                                                              \
+            to[i] = (formula);                                                                     \
+        }                                                                                          \
+        break
+
+/* Python's remainder: the divisor's sign. */
+static inline float modulo(float x, float y)
+{
+    float r = fmodf(x, y);
+    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+}
+
+MGPU_SIMD static void apply_1(enum mgpu_expr_code code, float *to, const float *a, int64_t n)
+{
+    switch (code) {
+        EACH(MGPU_X_NEG, -x);
+        EACH(MGPU_X_ABS, fabsf(x));
+        EACH(MGPU_X_SIGN, x > 0 ? 1 : x < 0 ? -1 : x);
+        EACH(MGPU_X_NOT, x == 0 ? 1 : 0);
+        EACH(MGPU_X_CAST, x != 0 ? 1 : 0); /* to bool */
+        EACH(MGPU_X_FLOOR, floorf(x));
+        EACH(MGPU_X_CEIL, ceilf(x));
+        EACH(MGPU_X_ROUND, nearbyintf(x));
+        EACH(MGPU_X_RECIPROCAL, 1 / x);
+        EACH(MGPU_X_SQRT, sqrtf(x));
+        EACH(MGPU_X_EXP, expf(x));
+        EACH(MGPU_X_LOG, logf(x));
+        EACH(MGPU_X_LOG1P, log1pf(x));
+        EACH(MGPU_X_SIN, sinf(x));
+        EACH(MGPU_X_COS, cosf(x));
+        EACH(MGPU_X_TAN, tanf(x));
+        EACH(MGPU_X_ASIN, asinf(x));
+        EACH(MGPU_X_ACOS, acosf(x));
+        EACH(MGPU_X_ATAN, atanf(x));
+        EACH(MGPU_X_SINH, sinhf(x));
+        EACH(MGPU_X_COSH, coshf(x));
+        EACH(MGPU_X_TANH, tanhf(x));
+        EACH(MGPU_X_ASINH, asinhf(x));
+        EACH(MGPU_X_ACOSH, acoshf(x));
+        EACH(MGPU_X_ATANH, atanhf(x));
+        EACH(MGPU_X_ERF, erff(x));
+        EACH(MGPU_X_SIGMOID, mgpu_sigmoidf(x));
+        EACH(MGPU_X_SOFTPLUS, (x > 0 ? x : 0) + log1pf(expf(-fabsf(x))));
+        EACH(MGPU_X_ISNAN, x != x ? 1 : 0);
+        EACH(MGPU_X_ISINF, fabsf(x) == INFINITY ? 1 : 0);
+    default: /* stop */
+        MGPU_LOOP for (int64_t i = 0; i < n; i++) to[i] = a[i];
+        break;
+    }
+}
+
+MGPU_SIMD static void apply_2(enum mgpu_expr_code code, float *to, const float *a, const float *b,
+                              int64_t n)
+{
+    switch (code) {
+        PAIR(MGPU_X_ADD, x + y);
+        PAIR(MGPU_X_SUB, x - y);
+        PAIR(MGPU_X_MUL, x * y);
+        PAIR(MGPU_X_DIV, x / y);
+        PAIR(MGPU_X_MOD, modulo(x, y));
+        PAIR(MGPU_X_FMOD, fmodf(x, y));
+        PAIR(MGPU_X_POW, powf(x, y));
+        PAIR(MGPU_X_MIN, x < y || x != x ? x : y);
+        PAIR(MGPU_X_MAX, x > y || x != x ? x : y);
+        PAIR(MGPU_X_AND, x != 0 && y != 0 ? 1 : 0);
+        PAIR(MGPU_X_OR, x != 0 || y != 0 ? 1 : 0);
+        PAIR(MGPU_X_XOR, x != y ? 1 : 0);
+        PAIR(MGPU_X_EQ, x == y ? 1 : 0);
+        PAIR(MGPU_X_LT, x < y ? 1 : 0);
+        PAIR(MGPU_X_LE, x <= y ? 1 : 0);
+    default: /* mulz */
+        MGPU_LOOP for (int64_t i = 0; i < n; i++)
+        {
+            float product = a[i] * b[i];
+            to[i] = a[i] == 0 ? 0 : product;
+        }
+        break;
+    }
+}
+
+MGPU_SIMD static void choose(float *to, const float *c, const float *a, const float *b, int64_t n)
+{
+    MGPU_LOOP for (int64_t i = 0; i < n; i++)
+    {
+        float x = a[i], y = b[i];
+        to[i] = c[i] != 0 ? x : y;
+    }
+}
+
+void mgpu_cpu_apply(enum mgpu_expr_code code, float *to, const float *a, const float *b,
+                    const float *c, int64_t n)
+{
+    switch (mgpu_expr_arity(code)) {
+    case 1:
+        apply_1(code, to, a, n);
+        break;
+    case 2:
+        apply_2(code, to, a, b, n);
+        break;
+    default:
+        choose(to, a, b, c, n);
+        break;
+    }
+}

@@ -1,0 +1,151 @@
+#include "runtime/executor/devices.h"
+
+#include "runtime/base/memory.h"
+#include "runtime/base/status.h"
+#include "runtime/compile/plan.h"
+
+#include <ctype.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int allowed_cores(int core[MGPU_MAX_CORES])
+{
+    cpu_set_t set;
+    int n = 0;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        for (int i = 0; i < CPU_SETSIZE && n < MGPU_MAX_CORES; i++)
+            if (CPU_ISSET(i, &set))
+                core[n++] = i;
+    if (n == 0)
+        core[n++] = 0;
+    return n;
+}
+
+/* The virtual device numbers in order of the list; -1 is the whole CPU. */
+struct list {
+    int count;
+    int number[MGPU_MAX_RANKS];
+};
+
+static int add(struct list *l, int number)
+{
+    if (l->count == MGPU_MAX_RANKS)
+        return mgpu_fail(MGPU_EUSAGE, "--devices: more than %d ranks", MGPU_MAX_RANKS);
+    l->number[l->count++] = number;
+    return 0;
+}
+
+static int parse_number(const char **at, int *out)
+{
+    if (!isdigit((unsigned char)**at))
+        return -1;
+    long value = strtol(*at, (char **)at, 10);
+    *out = value > 1023 ? 1024 : (int)value;
+    return value > 1023 ? -1 : 0;
+}
+
+static int parse_cpu(struct list *l, const char *item, const char **at)
+{
+    int from, to;
+    if (**at != ':')
+        return add(l, -1);
+    do {
+        ++*at;
+        if (parse_number(at, &from) < 0)
+            return mgpu_fail(MGPU_EUSAGE, "--devices: '%s' needs a device number after ':'", item);
+        to = from;
+        if (**at == '-' && (++*at, parse_number(at, &to) < 0))
+            return mgpu_fail(MGPU_EUSAGE, "--devices: '%s' needs a number after '-'", item);
+        for (int i = from; i <= to; i++)
+            MGPU_TRY(add(l, i));
+    } while (**at == ',' && isdigit((unsigned char)(*at)[1]));
+    return 0;
+}
+
+static int parse_list(struct list *l, const char *text)
+{
+    const char *at = text;
+    for (;;) {
+        const char *item = at;
+        if (!strncmp(at, "cuda", 4))
+            return mgpu_fail(MGPU_EUNSUPPORTED,
+                             "--devices: '%s': this build has no CUDA; use cpu devices", item);
+        if (strncmp(at, "cpu", 3))
+            return mgpu_fail(MGPU_EUSAGE,
+                             "--devices: '%s' is no device; use cpu, cpu:0,cpu:1 or cpu:0-3", item);
+        at += 3;
+        MGPU_TRY(parse_cpu(l, item, &at));
+        if (!*at)
+            return l->count ? 0 : mgpu_fail(MGPU_EUSAGE, "--devices: empty list");
+        if (*at != ',')
+            return mgpu_fail(MGPU_EUSAGE, "--devices: cannot read '%s'", item);
+        at++;
+    }
+}
+
+/* The place of `number` among the distinct numbers, and how many of those there are. */
+static int distinct(const struct list *l, int number, int *count)
+{
+    int place = 0, n = 0;
+    for (int i = 0; i < l->count; i++) {
+        bool seen = false;
+        for (int k = 0; k < i; k++)
+            seen = seen || l->number[k] == l->number[i];
+        if (l->number[i] == number && !seen)
+            place = n;
+        n += !seen;
+    }
+    *count = n;
+    return place;
+}
+
+static void give_cores(struct mgpu_rank_device *d, const struct list *l, int number)
+{
+    int core[MGPU_MAX_CORES], devices, all = allowed_cores(core);
+    int place = distinct(l, number, &devices);
+    int from = all * place / devices, to = all * (place + 1) / devices;
+    if (to == from) { /* more devices than cores: shared */
+        from = place % all;
+        to = from + 1;
+    }
+    d->cores = to - from;
+    memcpy(d->core, core + from, sizeof *core * (size_t)d->cores);
+}
+
+int mgpu_devices_parse(struct mgpu_rank_device **out, int *count, const char *text, int threads)
+{
+    struct list l = {0};
+    *out = NULL;
+    MGPU_TRY(parse_list(&l, text));
+    struct mgpu_rank_device *d = mgpu_xcalloc((size_t)l.count, sizeof *d);
+    for (int i = 0; i < l.count; i++) {
+        int twins = 0;
+        for (int k = 0; k < l.count; k++)
+            twins += l.number[k] == l.number[i];
+        snprintf(d[i].name, sizeof d[i].name, l.number[i] < 0 ? "cpu" : "cpu:%d", l.number[i]);
+        give_cores(&d[i], &l, l.number[i]);
+        d[i].threads = threads > 0 ? threads : d[i].cores / twins > 1 ? d[i].cores / twins : 1;
+    }
+    *out = d;
+    *count = l.count;
+    return 0;
+}
+
+int mgpu_devices_multiplex(struct mgpu_rank_device **devices, int *count, int ranks)
+{
+    if (ranks < 1 || ranks > MGPU_MAX_RANKS)
+        return mgpu_fail(MGPU_EUSAGE, "--deterministic: 1 to %d logical ranks, not %d",
+                         MGPU_MAX_RANKS, ranks);
+    struct mgpu_rank_device *d = mgpu_xcalloc((size_t)ranks, sizeof *d);
+    for (int i = 0; i < ranks; i++) {
+        d[i] = (*devices)[i % *count];
+        d[i].threads = 1;
+    }
+    free(*devices);
+    *devices = d;
+    *count = ranks;
+    return 0;
+}

@@ -1,0 +1,27 @@
+/* The devices of a run, from what a person types: `cpu`, `cpu:0,cpu:1`, `cpu:0-3`.
+ *
+ * `cpu` is one rank with all allowed cores. `cpu:i` is virtual CPU device i: the allowed cores are
+ * divided evenly among the distinct ones, shared when there are too few. A device named twice holds
+ * two ranks, which share its cores.
+ */
+#ifndef MGPU_EXECUTOR_DEVICES_H
+#define MGPU_EXECUTOR_DEVICES_H
+
+enum { MGPU_MAX_CORES = 1024 };
+
+struct mgpu_rank_device {
+    char name[32]; /* "cpu:0" */
+    int cores;     /* cores[0..cores) are its own or shared */
+    int core[MGPU_MAX_CORES];
+    int threads;
+};
+
+/* One entry a rank; free with free(). `threads` > 0 sets the threads of every rank. Errors name the
+ * part of the list that is wrong. */
+int mgpu_devices_parse(struct mgpu_rank_device **out, int *count, const char *list, int threads);
+
+/* `ranks` logical ranks of one thread each, multiplexed on the devices there are (--deterministic).
+ */
+int mgpu_devices_multiplex(struct mgpu_rank_device **devices, int *count, int ranks);
+
+#endif

@@ -1,0 +1,147 @@
+#include "runtime/executor/executor.h"
+
+#include "runtime/base/status.h"
+#include "runtime/graph/step_scalar.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool skipped(const struct mgpu_instruction *in, const struct mgpu_execution *run)
+{
+    return (in->last_piece && !run->last_piece) || (run->idle && !in->when_idle);
+}
+
+static int launch(const struct mgpu_instruction *in)
+{
+    char text[MGPU_VALUE_TEXT];
+    int rc = in->kernel->run(&in->launch);
+    return rc < 0 ? mgpu_prefix(rc, "%s", mgpu_origin_text(text, &in->node->origin)) : 0;
+}
+
+/* ---- Values that are not finite -------------------------------------------------------------- */
+
+static bool finite_floats(const float *x, int64_t n)
+{
+    float sum = 0; /* 0 * x is NaN where x is not finite */
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += 0 * x[i];
+    return sum == 0;
+}
+
+static bool finite_doubles(const double *x, int64_t n)
+{
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += 0 * x[i];
+    return sum == 0;
+}
+
+static bool all_finite(const void *data, enum mgpu_dtype type, int64_t n)
+{
+    if (type == MGPU_FLOAT)
+        return finite_floats(data, n);
+    return type != MGPU_DOUBLE || finite_doubles(data, n);
+}
+
+static bool finite_outputs(const struct mgpu_instruction *in)
+{
+    for (int i = in->inputs; i < in->inputs + in->outputs; i++) {
+        const struct mgpu_tensor *t = &in->tensor[i];
+        int64_t n = in->operand[i].bytes / (int64_t)(mgpu_dtype_size(t->type) | !t->data);
+        if (t->data && !all_finite(t->data, t->type, n))
+            return false;
+    }
+    return true;
+}
+
+/* Computes again, looking at every value, to name the node where it began. */
+static int name_first(struct mgpu_program *p, const struct mgpu_execution *run, const char *what)
+{
+    char text[MGPU_VALUE_TEXT];
+    for (int k = 0; k < p->instructions; k++) {
+        struct mgpu_instruction *in = &p->instruction[k];
+        if (in->node->origin.role == MGPU_UPDATE)
+            break;
+        if (skipped(in, run) || in->queue != MGPU_QUEUE_COMPUTE)
+            continue;
+        MGPU_TRY(launch(in));
+        if (finite_outputs(in))
+            continue;
+        const struct mgpu_origin *o = &in->node->origin;
+        return mgpu_fail(MGPU_EINVALID,
+                         "%s is not finite; the first value that is not is %s%s (operator %s)",
+                         what, o->role == MGPU_BACKWARD ? "the gradient of " : "the output of ",
+                         mgpu_origin_text(text, o), in->node->op->name);
+    }
+    return mgpu_fail(MGPU_EINVALID, "%s is not finite (all of this rank's values are)", what);
+}
+
+static int check_before_update(struct mgpu_program *p, void *const buffer[MGPU_BUFFERS],
+                               const struct mgpu_execution *run)
+{
+    for (int i = 0; i < p->results && !run->idle; i++) {
+        const struct mgpu_port *r = &p->result[i];
+        if (!strncmp(r->name, "loss", 4) && r->rank == 0 &&
+            !all_finite((char *)buffer[MGPU_BUFFER_RESULTS] + r->offset, r->type, 1))
+            return name_first(p, run, "the loss");
+    }
+    for (int i = 0; i < p->graph->parameter_count && run->check_gradients; i++) {
+        const struct mgpu_parameter *q = &p->graph->parameters[i];
+        if (q->gradient && p->gradient[i] >= 0 &&
+            !all_finite((char *)buffer[MGPU_BUFFER_GRADIENTS] + p->gradient[i], q->value->type,
+                        mgpu_value_count(q->value))) {
+            char what[MGPU_VALUE_TEXT];
+            snprintf(what, sizeof what, "the gradient of '%.200s'", q->name);
+            return name_first(p, run, what);
+        }
+    }
+    return 0;
+}
+
+/* ---- The loop -------------------------------------------------------------------------------- */
+
+static int wait_for(struct mgpu_program *p, struct mgpu_comm *comm,
+                    const struct mgpu_instruction *in)
+{
+    for (int i = 0; i < in->waits; i++)
+        MGPU_TRY(mgpu_comm_wait(comm, &p->done[in->wait[i]]));
+    return 0;
+}
+
+static int wait_for_all(struct mgpu_program *p, struct mgpu_comm *comm,
+                        const struct mgpu_execution *run)
+{
+    for (int k = p->instructions - 1; k >= 0; k--)
+        if (p->instruction[k].queue == MGPU_QUEUE_COMMUNICATION &&
+            !skipped(&p->instruction[k], run))
+            return mgpu_comm_wait(comm, &p->done[p->instruction[k].signal]);
+    return 0;
+}
+
+int mgpu_execute(struct mgpu_program *p, struct mgpu_comm *comm, void *const buffer[MGPU_BUFFERS],
+                 const struct mgpu_execution *run)
+{
+    bool updating = false;
+    memcpy(buffer[MGPU_BUFFER_SCALARS], run->scalars, sizeof(double) * MGPU_SCALARS);
+    for (int k = 0; k < p->instructions; k++) {
+        struct mgpu_instruction *in = &p->instruction[k];
+        if (skipped(in, run))
+            continue;
+        if (in->queue == MGPU_QUEUE_COMMUNICATION) {
+            in->collective.contributes = in->gradients ? run->contributes : !run->idle;
+            MGPU_TRY(mgpu_comm_start(comm, &in->collective));
+            continue;
+        }
+        if (in->node->origin.role == MGPU_UPDATE && !updating) {
+            MGPU_TRY(wait_for_all(p, comm, run));
+            MGPU_TRY(check_before_update(p, buffer, run));
+            updating = true;
+        }
+        MGPU_TRY(wait_for(p, comm, in));
+        MGPU_TRY(launch(in));
+    }
+    MGPU_TRY(wait_for_all(p, comm, run));
+    return updating ? 0 : check_before_update(p, buffer, run);
+}

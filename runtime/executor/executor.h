@@ -1,0 +1,21 @@
+/* Running a program on a rank: a loop over its instructions. Names no backend. */
+#ifndef MGPU_EXECUTOR_EXECUTOR_H
+#define MGPU_EXECUTOR_EXECUTOR_H
+
+#include "runtime/compile/program.h"
+
+struct mgpu_execution {
+    bool last_piece;      /* run what only the last piece of a batch runs */
+    bool idle;            /* this rank has no samples in this piece */
+    bool contributes;     /* this rank's stored gradients hold something */
+    bool check_gradients; /* stop before the update when a gradient is not finite */
+    const double *scalars;
+};
+
+/* Runs the list once. Comes back when everything is done, communication too. Errors name the node.
+ * A non-finite result called "loss..." or a non-finite gradient stops before the first update and
+ * names the first node with a value that is not finite. */
+int mgpu_execute(struct mgpu_program *program, struct mgpu_comm *comm,
+                 void *const buffer[MGPU_BUFFERS], const struct mgpu_execution *run);
+
+#endif

@@ -1,0 +1,176 @@
+#include "runtime/executor/team.h"
+
+#include "runtime/base/status.h"
+
+#include <omp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct worker {
+    struct mgpu_rank rank;
+    struct mgpu_team *team;
+    pthread_t thread;
+    bool started;
+    int rc;
+    char text[4096];
+};
+
+struct mgpu_team {
+    int size;
+    struct worker *worker;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t jobs; /* given so far */
+    int running;
+    bool stop;
+    mgpu_job job;
+    void *context;
+    int first_failed; /* rank, -1: none */
+};
+
+static void bind_to_cores(const struct mgpu_rank_device *device)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (int i = 0; i < device->cores; i++)
+        CPU_SET(device->core[i], &set);
+    pthread_setaffinity_np(pthread_self(), sizeof set, &set); /* a hint: failing is no error */
+}
+
+static void finish(struct worker *w, int rc)
+{
+    struct mgpu_team *team = w->team;
+    w->rc = rc;
+    if (rc < 0) {
+        snprintf(w->text, sizeof w->text, "%s", mgpu_error());
+        if (team->first_failed < 0)
+            team->first_failed = w->rank.rank;
+        mgpu_comm_abort(w->rank.comm, w->text);
+    }
+    if (--team->running == 0)
+        pthread_cond_broadcast(&team->changed);
+}
+
+static void *work(void *context)
+{
+    struct worker *w = context;
+    struct mgpu_team *team = w->team;
+    uint64_t done = 0;
+    bind_to_cores(&w->rank.device);
+    omp_set_num_threads(w->rank.device.threads);
+    pthread_mutex_lock(&team->lock);
+    for (;;) {
+        while (team->jobs == done && !team->stop)
+            pthread_cond_wait(&team->changed, &team->lock);
+        if (team->jobs == done)
+            break;
+        done++;
+        pthread_mutex_unlock(&team->lock);
+        int rc = team->job(&w->rank, team->context);
+        pthread_mutex_lock(&team->lock);
+        finish(w, rc);
+    }
+    pthread_mutex_unlock(&team->lock);
+    return NULL;
+}
+
+int mgpu_team_new(struct mgpu_team **out, const struct mgpu_rank_device *devices, int count)
+{
+    struct mgpu_team *team = mgpu_xcalloc(1, sizeof *team);
+    struct mgpu_comm **comm = mgpu_xcalloc((size_t)count, sizeof(struct mgpu_comm *));
+    *out = NULL;
+    pthread_mutex_init(&team->lock, NULL);
+    pthread_cond_init(&team->changed, NULL);
+    team->worker = mgpu_xcalloc((size_t)count, sizeof *team->worker);
+    int rc = mgpu_comm_threads(comm, count);
+    for (int i = 0; i < count && rc == 0; i++) {
+        struct worker *w = &team->worker[i];
+        w->team = team;
+        w->rank =
+            (struct mgpu_rank){.rank = i, .size = count, .device = devices[i], .comm = comm[i]};
+        team->size = i + 1;
+        if (pthread_create(&w->thread, NULL, work, w))
+            rc = mgpu_fail(MGPU_EDEVICE, "the system gives no thread for rank %d", i);
+        else
+            w->started = true;
+    }
+    free(comm);
+    if (rc < 0)
+        mgpu_team_free(team);
+    else
+        *out = team;
+    return rc;
+}
+
+void mgpu_team_free(struct mgpu_team *team)
+{
+    if (!team)
+        return;
+    pthread_mutex_lock(&team->lock);
+    team->stop = true;
+    pthread_cond_broadcast(&team->changed);
+    pthread_mutex_unlock(&team->lock);
+    for (int i = 0; i < team->size; i++) {
+        struct worker *w = &team->worker[i];
+        if (w->started)
+            pthread_join(w->thread, NULL);
+        mgpu_comm_free(w->rank.comm);
+        for (int b = 0; b < MGPU_BUFFERS; b++)
+            mgpu_free(w->rank.buffer[b]);
+    }
+    pthread_cond_destroy(&team->changed);
+    pthread_mutex_destroy(&team->lock);
+    free(team->worker);
+    free(team);
+}
+
+int mgpu_team_size(const struct mgpu_team *team)
+{
+    return team->size;
+}
+
+struct mgpu_rank *mgpu_team_rank(struct mgpu_team *team, int rank)
+{
+    return &team->worker[rank].rank;
+}
+
+int mgpu_team_run(struct mgpu_team *team, mgpu_job job, void *context)
+{
+    pthread_mutex_lock(&team->lock);
+    team->job = job;
+    team->context = context;
+    team->first_failed = -1;
+    team->running = team->size;
+    team->jobs++;
+    pthread_cond_broadcast(&team->changed);
+    while (team->running)
+        pthread_cond_wait(&team->changed, &team->lock);
+    int failed = team->first_failed;
+    pthread_mutex_unlock(&team->lock);
+    if (failed < 0)
+        return 0;
+    const struct worker *w = &team->worker[failed];
+    mgpu_fail_text(w->rc, w->text);
+    return team->size == 1 ? w->rc
+                           : mgpu_prefix(w->rc, "rank %d (%s)", failed, w->rank.device.name);
+}
+
+int mgpu_team_allocate(struct mgpu_team *team, const int64_t bytes[MGPU_BUFFERS])
+{
+    static const char *const names[MGPU_BUFFERS] = {
+        "weights",         "gradients",    "frozen weights and statistics",
+        "optimizer state", "step scalars", "a batch of inputs",
+        "results",         "activations",  "constants"};
+    for (int i = 0; i < team->size; i++) {
+        struct mgpu_rank *r = &team->worker[i].rank;
+        for (int b = 0; b < MGPU_BUFFER_CONSTANTS; b++) {
+            mgpu_free(r->buffer[b]);
+            r->bytes[b] = bytes[b];
+            MGPU_TRY(mgpu_prefix(mgpu_alloc(&r->buffer[b], (uint64_t)bytes[b], names[b]),
+                                 "rank %d (%s)", i, r->device.name));
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,204 @@
+/* One batch through the ranks: cut into pieces and slices, fed, run, summed up. */
+#include "runtime/base/status.h"
+#include "runtime/facade/facade.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct job {
+    struct mgpu_trainer *t;
+    const struct mgpu_batch_run *run;
+    int pieces;
+    double scalars[MGPU_SCALARS];
+};
+
+/* ---- On each rank ---------------------------------------------------------------------------- */
+
+static void *input_at(const struct mgpu_rank *rank, const struct mgpu_port *port)
+{
+    return (char *)rank->buffer[MGPU_BUFFER_INPUTS] + port->offset;
+}
+
+/* Rows of an input that has no samples: those of this step. */
+static int feed_step(struct mgpu_trainer *t, const struct mgpu_batch_run *run, int slot, void *to)
+{
+    int64_t count = t->step_rows[slot];
+    for (int64_t i = 0; i < count; i++)
+        t->step_row[i] = run->index * count + i;
+    return mgpu_feed_rows(run->source->feed, slot, t->step_row, count, to);
+}
+
+static int feed_inputs(struct job *job, struct mgpu_rank *rank, const struct mgpu_program *p,
+                       int64_t first, int64_t count)
+{
+    struct mgpu_trainer *t = job->t;
+    for (int i = 0; i < p->inputs; i++) {
+        void *to = input_at(rank, &p->input[i]);
+        int slot = 0;
+        while (slot < t->wants && strcmp(t->want[slot].name, p->input[i].name))
+            slot++;
+        if (slot == t->wants)
+            return mgpu_fail(MGPU_EINTERNAL, "input '%s' has no data", p->input[i].name);
+        if (t->step_rows[slot])
+            MGPU_TRY(feed_step(t, job->run, slot, to));
+        else
+            MGPU_TRY(
+                mgpu_feed_rows(job->run->source->feed, slot, job->run->rows + first, count, to));
+    }
+    return 0;
+}
+
+/* Adds the results of rank 0 dimensions to this rank's sums. */
+static void add_results(struct job *job, struct mgpu_rank *rank, const struct mgpu_program *p)
+{
+    double *sum = job->t->result_sums + rank->rank * MGPU_RESULT_SUMS;
+    for (int i = 0; i < p->results && i < MGPU_RESULT_SUMS; i++) {
+        const struct mgpu_port *r = &p->result[i];
+        bool counts = r->split.kind != MGPU_SPLIT_REPLICATED || rank->rank == 0;
+        if (r->rank == 0 && counts)
+            sum[i] +=
+                mgpu_get_double((char *)rank->buffer[MGPU_BUFFER_RESULTS] + r->offset, r->type, 0);
+    }
+}
+
+static int run_piece(struct job *job, struct mgpu_rank *rank, int piece, bool *contributes)
+{
+    struct mgpu_trainer *t = job->t;
+    const struct mgpu_batch_run *run = job->run;
+    int64_t piece_first, piece_count, first, count;
+    mgpu_batches_slice(run->count, job->pieces, piece, &piece_first, &piece_count);
+    mgpu_batches_slice(piece_count, rank->size, rank->rank, &first, &count);
+    struct mgpu_program *p = mgpu_find_program(t, run->mode, count, rank->rank);
+    if (!p)
+        return mgpu_fail(MGPU_EINTERNAL, "no program for %lld samples", (long long)count);
+    if (count)
+        MGPU_TRY(feed_inputs(job, rank, p, piece_first + first, count));
+    *contributes = *contributes || count;
+    double scalars[MGPU_SCALARS];
+    memcpy(scalars, job->scalars, sizeof scalars);
+    double all = (double)piece_count;
+    scalars[MGPU_SCALAR_PIECE] = all;
+    scalars[MGPU_SCALAR_PIECE_SHARE] = run->count ? all / (double)run->count : 0;
+    scalars[MGPU_SCALAR_RANK_SHARE] = all > 0 ? (double)count / all : 0;
+    scalars[MGPU_SCALAR_SAMPLE_BASE] = (double)(piece_first + first);
+    struct mgpu_execution r = {.last_piece = piece == job->pieces - 1,
+                               .idle = count == 0,
+                               .contributes = job->pieces > 1 || *contributes,
+                               .check_gradients = run->update,
+                               .scalars = scalars};
+    MGPU_TRY(mgpu_execute(p, rank->comm, rank->buffer, &r));
+    if (count)
+        add_results(job, rank, p);
+    return run->after ? run->after(t, rank, p, piece_first + first, count, run->context) : 0;
+}
+
+static int run_rank(struct mgpu_rank *rank, void *context)
+{
+    struct job *job = context;
+    bool contributes = false;
+    memset(job->t->result_sums + rank->rank * MGPU_RESULT_SUMS, 0,
+           sizeof(double) * MGPU_RESULT_SUMS);
+    if (job->pieces > 1)
+        memset(rank->buffer[MGPU_BUFFER_GRADIENTS], 0, (size_t)rank->bytes[MGPU_BUFFER_GRADIENTS]);
+    for (int m = 0; m < job->pieces; m++)
+        MGPU_TRY(run_piece(job, rank, m, &contributes));
+    return 0;
+}
+
+/* ---- The whole batch ------------------------------------------------------------------------- */
+
+static int count_losses(struct mgpu_trainer *t, const struct mgpu_batch_run *run, double *counts)
+{
+    struct mgpu_source *s = run->source;
+    if (s->sample_weight_slot >= 0 && t->losses) {
+        /* the slot holds the graph's float type; doubles are wanted here */
+        MGPU_TRY(mgpu_feed_rows(s->feed, s->sample_weight_slot, run->rows, run->count,
+                                t->sample_weights));
+        if (t->lower.float_type == MGPU_FLOAT)
+            for (int64_t i = run->count - 1; i >= 0; i--)
+                t->sample_weights[i] = (double)((float *)t->sample_weights)[i];
+    }
+    for (int i = 0; i < t->losses; i++) {
+        int slot = s->slot_of_loss[i];
+        const int64_t *rows = run->rows;
+        if (slot >= 0)
+            MGPU_TRY(mgpu_feed_rows(s->feed, slot, rows, run->count, t->labels[i]));
+        MGPU_TRY(mgpu_loss_count(&counts[i], &t->loss[i], run->count, t->labels[i],
+                                 s->sample_weight_slot >= 0 ? t->sample_weights : NULL, rows));
+    }
+    return 0;
+}
+
+static void set_scalars(struct mgpu_trainer *t, const struct mgpu_batch_run *run,
+                        const double *counts, double *scalars)
+{
+    scalars[MGPU_SCALAR_STEP] = (double)t->step;
+    scalars[MGPU_SCALAR_LR_FACTOR] = mgpu_schedule_factor(&t->schedule, t->step);
+    scalars[MGPU_SCALAR_BATCH] = (double)run->count;
+    scalars[MGPU_SCALAR_KEY] = (double)(t->options.seed & ((INT64_C(1) << 52) - 1));
+    for (int i = 0; i < t->losses; i++)
+        scalars[MGPU_SCALAR_LOSS + i] = t->loss[i].sum ? 1 : counts[i] > 0 ? 1 / counts[i] : 0;
+}
+
+static double result(const struct mgpu_trainer *t, int i)
+{
+    double sum = 0;
+    for (int r = 0; r < mgpu_team_size(t->team); r++)
+        sum += t->result_sums[r * MGPU_RESULT_SUMS + i];
+    return sum;
+}
+
+int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, double *losses,
+                   double *counts, struct mgpu_totals *totals)
+{
+    bool predicts = run->mode == MGPU_MODE_PREDICT;
+    struct job job = {.t = t, .run = run, .pieces = run->mode == MGPU_MODE_TRAIN ? t->pieces : 1};
+    if (!predicts)
+        MGPU_TRY(count_losses(t, run, counts));
+    set_scalars(t, run, counts, job.scalars);
+    MGPU_TRY(mgpu_team_run(t->team, run_rank, &job));
+    for (int i = 0; i < t->losses && !predicts; i++) {
+        losses[i] = result(t, i);
+        totals->loss[i] += t->loss[i].sum ? losses[i] : losses[i] * counts[i];
+        totals->count[i] += t->loss[i].sum ? 1 : counts[i];
+    }
+    for (int i = 0; i < t->metrics && !predicts && run->mode != MGPU_MODE_GRADIENT; i++) {
+        totals->metric_sum[i] += result(t, t->losses + 2 * i);
+        totals->metric_count[i] += result(t, t->losses + 2 * i + 1);
+    }
+    totals->samples += run->count;
+    return 0;
+}
+
+void mgpu_totals_clear(struct mgpu_totals *totals, int metrics)
+{
+    double *sum = totals->metric_sum, *count = totals->metric_count;
+    memset(totals, 0, sizeof *totals);
+    totals->metric_sum = sum;
+    totals->metric_count = count;
+    if (metrics) {
+        memset(sum, 0, sizeof *sum * (size_t)metrics);
+        memset(count, 0, sizeof *count * (size_t)metrics);
+    }
+}
+
+int mgpu_totals_numbers(struct mgpu_trainer *t, const struct mgpu_totals *totals)
+{
+    int n = 0;
+    double whole = 0;
+    t->numbers[n++] = (struct mgpu_number){.name = "loss"};
+    for (int i = 0; i < t->losses; i++) {
+        double mean = totals->count[i] > 0 ? totals->loss[i] / totals->count[i] : 0;
+        whole += mean;
+        if (t->losses > 1)
+            t->numbers[n++] = (struct mgpu_number){.name = t->number_names[i], .value = mean};
+    }
+    t->numbers[0].value = whole;
+    for (int i = 0; i < t->metrics; i++)
+        t->numbers[n++] =
+            (struct mgpu_number){.name = t->metric[i].name,
+                                 .value = mgpu_metric_value(&t->metric[i], totals->metric_sum[i],
+                                                            totals->metric_count[i])};
+    return n;
+}

@@ -1,0 +1,288 @@
+/* Graphs of each mode, and the programs that a run needs. */
+#include "runtime/base/status.h"
+#include "runtime/facade/facade.h"
+#include "runtime/graph/gradient.h"
+#include "runtime/ops/build.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- One graph ------------------------------------------------------------------------------- */
+
+static void set_origin(struct mgpu_graph *g, enum mgpu_role role, const char *type,
+                       const char *output)
+{
+    g->origin =
+        (struct mgpu_origin){.path = "", .output = output, .name = "", .type = type, .role = role};
+}
+
+/* Losses as results "loss.0" ...; their sum to *total. */
+static int add_losses(struct mgpu_graph *g, struct mgpu_trainer *t, struct mgpu_value **total)
+{
+    char name[32];
+    *total = NULL;
+    for (int i = 0; i < t->losses; i++) {
+        struct mgpu_value *y = mgpu_lowered_value(g, t->loss[i].output), *value;
+        set_origin(g, MGPU_FORWARD, "loss", t->loss[i].output);
+        MGPU_TRY(mgpu_prefix(mgpu_loss_build(g, &t->loss[i], i, y, &value), "--loss %s",
+                             t->loss[i].text));
+        *total = *total ? mgpu_add(g, *total, value) : value;
+        if (!*total)
+            return mgpu_build_error();
+        snprintf(name, sizeof name, "loss.%d", i);
+        mgpu_graph_output(g, name, value);
+    }
+    return 0;
+}
+
+/* Metrics as results "metric.0.sum", "metric.0.count" ... */
+static int add_metrics(struct mgpu_graph *g, struct mgpu_trainer *t)
+{
+    char name[32];
+    for (int i = 0; i < t->metrics; i++) {
+        const struct mgpu_loss *loss = &t->loss[t->metric[i].loss];
+        struct mgpu_value *sum, *count;
+        set_origin(g, MGPU_FORWARD, "metric", loss->output);
+        MGPU_TRY(mgpu_prefix(mgpu_metric_build(g, &t->metric[i], loss,
+                                               mgpu_lowered_value(g, loss->output), &sum, &count),
+                             "--metric %s", t->metric[i].name));
+        snprintf(name, sizeof name, "metric.%d.sum", i);
+        mgpu_graph_output(g, name, sum);
+        snprintf(name, sizeof name, "metric.%d.count", i);
+        mgpu_graph_output(g, name, count);
+    }
+    return 0;
+}
+
+static void drop_statistics(struct mgpu_graph *g)
+{
+    for (int i = 0; i < g->parameter_count; i++)
+        g->parameters[i].next = NULL;
+}
+
+static int add_update(struct mgpu_graph *g, struct mgpu_trainer *t)
+{
+    struct mgpu_state_start *starts;
+    int count;
+    set_origin(g, MGPU_UPDATE, "update", "");
+    MGPU_TRY(mgpu_optimizer_build(g, &t->optimizer, &starts, &count));
+    if (t->starts)
+        return 0;
+    t->starts = MGPU_NEW_ARRAY(t->arena, struct mgpu_state_start, count);
+    t->start_count = count;
+    for (int i = 0; i < count; i++) {
+        t->starts[i].name = mgpu_arena_string(t->arena, starts[i].name);
+        t->starts[i].value = starts[i].value;
+    }
+    return 0;
+}
+
+static int fill_graph(struct mgpu_graph *g, struct mgpu_trainer *t, enum mgpu_mode mode)
+{
+    struct mgpu_value *total;
+    if (mode == MGPU_MODE_PREDICT)
+        return 0;
+    /* the model's own outputs are no results here; losses find them by name first */
+    int outputs = g->output_count;
+    MGPU_TRY(add_losses(g, t, &total));
+    if (mode != MGPU_MODE_GRADIENT)
+        MGPU_TRY(add_metrics(g, t));
+    int own = g->output_count - outputs;
+    memmove(g->outputs, g->outputs + outputs, sizeof(struct mgpu_value *) * (size_t)own);
+    memmove(g->output_names, g->output_names + outputs, sizeof(char *) * (size_t)own);
+    g->output_count = own;
+    if (mode == MGPU_MODE_EVALUATE)
+        return 0;
+    if (!total)
+        return mgpu_fail(MGPU_EUSAGE, "nothing to train on: give --loss");
+    set_origin(g, MGPU_FORWARD, "", "");
+    MGPU_TRY(mgpu_gradient(g, total, false));
+    if (mode == MGPU_MODE_TRAIN)
+        return add_update(g, t);
+    drop_statistics(g);
+    return 0;
+}
+
+int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_mode mode,
+                     int64_t batch)
+{
+    struct mgpu_lower_options o = t->lower;
+    bool training = mode == MGPU_MODE_TRAIN || mode == MGPU_MODE_GRADIENT;
+    o.batch = batch;
+    o.training = training;
+    if (mode == MGPU_MODE_PREDICT) {
+        o.wanted = NULL;
+        o.wanted_count = 0;
+    }
+    MGPU_TRY(mgpu_prefix(mgpu_lower(out, t->model, t->weights, &o), "%s", t->path));
+    int rc = mgpu_prefix(fill_graph(*out, t, mode), "%s", t->path);
+    if (rc < 0) {
+        mgpu_graph_free(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+/* ---- Programs -------------------------------------------------------------------------------- */
+
+struct mgpu_program *mgpu_find_program(const struct mgpu_trainer *t, enum mgpu_mode mode,
+                                       int64_t batch, int rank)
+{
+    for (int i = 0; i < t->compiled_count; i++)
+        if (t->compiled[i].mode == mode && t->compiled[i].batch == (batch ? batch : 1))
+            return t->compiled[i].program[rank];
+    return NULL;
+}
+
+/* The graphs that wait to be compiled, one a rank. */
+struct job {
+    struct mgpu_trainer *t;
+    struct mgpu_compiled *compiled;
+    struct mgpu_graph *graph[MGPU_MAX_RANKS];
+    struct mgpu_applied applied[MGPU_MAX_RANKS];
+};
+
+/* On the rank's own thread: kernels are prepared for its number of threads. */
+static int compile_rank(struct mgpu_rank *rank, void *context)
+{
+    struct job *job = context;
+    int r = rank->rank;
+    if (!job->graph[r])
+        return 0;
+    struct mgpu_compile_options o = {.backend = &mgpu_backend_cpu,
+                                     .store = job->t->store,
+                                     .threads = rank->device.threads,
+                                     .exact = job->t->options.exact};
+    struct mgpu_graph *g = job->graph[r];
+    job->graph[r] = NULL;
+    return mgpu_compile(&job->compiled->program[r], g, &job->applied[r], &o);
+}
+
+static int compile_batch(struct mgpu_trainer *t, enum mgpu_mode mode, int64_t batch,
+                         const bool *needs)
+{
+    struct job job = {.t = t};
+    int ranks = mgpu_team_size(t->team), rc = 0;
+    t->compiled = mgpu_grow(t->compiled, (size_t)t->compiled_count, sizeof *t->compiled);
+    job.compiled = &t->compiled[t->compiled_count++];
+    *job.compiled = (struct mgpu_compiled){.mode = mode, .batch = batch};
+    int pieces = mode == MGPU_MODE_TRAIN ? t->pieces : 1;
+    for (int r = 0; r < ranks && rc == 0; r++) {
+        if (!needs[r])
+            continue;
+        rc = mgpu_build_graph(&job.graph[r], t, mode, batch);
+        if (rc == 0)
+            rc = mgpu_prefix(mgpu_plan_apply(job.graph[r], t->plan, r, pieces, &job.applied[r]),
+                             "%s", t->path);
+        if (rc == 0)
+            rc = mgpu_store_add(t->store, job.graph[r]);
+    }
+    if (rc == 0)
+        rc = mgpu_prefix(mgpu_team_run(t->team, compile_rank, &job), "%s", t->path);
+    for (int r = 0; r < ranks; r++)
+        mgpu_graph_free(job.graph[r]);
+    return rc;
+}
+
+/* Which local sizes a batch of `size` samples makes on which ranks. */
+struct sizes {
+    int count;
+    int64_t size[64];
+    bool needs[64][MGPU_MAX_RANKS];
+};
+
+static int add_size(struct sizes *s, int64_t size, int rank)
+{
+    int i = 0;
+    size = size ? size : 1; /* a rank without samples runs the idle part of a program for one */
+    while (i < s->count && s->size[i] != size)
+        i++;
+    if (i == 64)
+        return mgpu_fail(MGPU_EINTERNAL, "too many batch sizes");
+    if (i == s->count)
+        s->size[s->count++] = size;
+    s->needs[i][rank] = true;
+    return 0;
+}
+
+static int add_batch(struct sizes *s, const struct mgpu_trainer *t, int64_t batch, int pieces)
+{
+    int ranks = mgpu_team_size(t->team);
+    for (int m = 0; m < pieces && batch > 0; m++) {
+        int64_t first, piece, count;
+        mgpu_batches_slice(batch, pieces, m, &first, &piece);
+        for (int r = 0; r < ranks; r++) {
+            mgpu_batches_slice(piece, ranks, r, &first, &count);
+            MGPU_TRY(add_size(s, count, r));
+        }
+    }
+    return 0;
+}
+
+static int add_source(struct sizes *s, const struct mgpu_trainer *t, int64_t samples, int pieces)
+{
+    if (samples >= t->batch)
+        MGPU_TRY(add_batch(s, t, t->batch, pieces));
+    return add_batch(s, t, samples % t->batch, pieces);
+}
+
+static int compile_mode(struct mgpu_trainer *t, enum mgpu_mode mode)
+{
+    struct sizes s = {0};
+    bool training = mode == MGPU_MODE_TRAIN;
+    if (training || !t->val.open || t->options.inference || mode == MGPU_MODE_GRADIENT)
+        MGPU_TRY(add_source(&s, t, t->samples, training ? t->pieces : 1));
+    if (!training && t->val.open)
+        MGPU_TRY(add_source(&s, t, t->val_samples, 1));
+    for (int i = 0; i < s.count; i++)
+        MGPU_TRY(compile_batch(t, mode, s.size[i], s.needs[i]));
+    return 0;
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+static int allocate(struct mgpu_trainer *t)
+{
+    int64_t bytes[MGPU_BUFFERS];
+    memcpy(bytes, t->store->bytes, sizeof bytes);
+    bytes[MGPU_BUFFER_SCALARS] = MGPU_SCALARS * (int64_t)sizeof(double);
+    for (int i = 0; i < t->compiled_count; i++)
+        for (int r = 0; r < MGPU_MAX_RANKS; r++)
+            for (int b = 0; t->compiled[i].program[r] && b < MGPU_BUFFERS; b++)
+                if (t->compiled[i].program[r]->bytes[b] > bytes[b])
+                    bytes[b] = t->compiled[i].program[r]->bytes[b];
+    MGPU_TRY(mgpu_team_allocate(t->team, bytes));
+    for (int i = 0; i < t->compiled_count; i++)
+        for (int r = 0; r < mgpu_team_size(t->team); r++)
+            if (t->compiled[i].program[r])
+                mgpu_program_bind(t->compiled[i].program[r], mgpu_team_rank(t->team, r)->buffer);
+    return 0;
+}
+
+/* The whole batch on no rank: finds constants that depend on a sample's place, which a rank's part
+ * alone might not show (a part of one sample looks uniform). */
+static int check_whole(struct mgpu_trainer *t, enum mgpu_mode mode)
+{
+    struct mgpu_graph *g;
+    struct mgpu_applied applied;
+    if (mgpu_team_size(t->team) == 1 && t->pieces == 1)
+        return 0;
+    MGPU_TRY(mgpu_build_graph(&g, t, mode, t->batch > 1 ? t->batch : 2));
+    int rc = mgpu_prefix(
+        mgpu_plan_apply(g, t->plan, 0, mode == MGPU_MODE_TRAIN ? t->pieces : 1, &applied), "%s",
+        t->path);
+    mgpu_graph_free(g);
+    return rc;
+}
+
+int mgpu_build_programs(struct mgpu_trainer *t, unsigned modes)
+{
+    t->store = mgpu_store_layout_new();
+    for (int mode = MGPU_MODE_TRAIN; mode <= MGPU_MODE_GRADIENT; mode++)
+        if (modes & 1u << mode) {
+            MGPU_TRY(check_whole(t, (enum mgpu_mode)mode));
+            MGPU_TRY(compile_mode(t, (enum mgpu_mode)mode));
+        }
+    MGPU_TRY(allocate(t));
+    return mgpu_fill_store(t);
+}

@@ -1,0 +1,141 @@
+/* Inside the facade: the trainer, and what its files share. The only place that knows all parts. */
+#ifndef MGPU_FACADE_FACADE_H
+#define MGPU_FACADE_FACADE_H
+
+#include "importer/lower.h"
+#include "runtime/compile/program.h"
+#include "runtime/data/feed.h"
+#include "runtime/executor/executor.h"
+#include "runtime/executor/team.h"
+#include "runtime/graph/step_scalar.h"
+#include "runtime/mgpu.h"
+#include "runtime/train/loss.h"
+#include "runtime/train/metric.h"
+#include "runtime/train/optimizer.h"
+
+/* What a graph is built for. */
+enum mgpu_mode {
+    MGPU_MODE_TRAIN,    /* losses, metrics, gradients, updates, running statistics */
+    MGPU_MODE_EVALUATE, /* losses and metrics in inference form */
+    MGPU_MODE_PREDICT,  /* the model's outputs in inference form */
+    MGPU_MODE_GRADIENT, /* losses and gradients in training form, nothing changes */
+};
+
+/* The programs of one mode and one local batch size: one a rank that needs it, NULL else. */
+struct mgpu_compiled {
+    enum mgpu_mode mode;
+    int64_t batch;
+    struct mgpu_program *program[MGPU_MAX_RANKS];
+};
+
+/* Sums over an epoch or an evaluation. */
+struct mgpu_totals {
+    int64_t samples;
+    double loss[MGPU_MAX_LOSSES], count[MGPU_MAX_LOSSES]; /* loss * count, count */
+    double *metric_sum, *metric_count;
+};
+
+/* Data bound to graph inputs, and the host's copies that the counts are taken from. */
+struct mgpu_source {
+    struct mgpu_feed *feed;
+    struct mgpu_batches batches;
+    bool open;
+    int *slot_of_loss; /* -1: no labels */
+    int sample_weight_slot;
+};
+
+struct mgpu_trainer {
+    struct mgpu_arena *arena;
+    struct mgpu_options options;
+    char *path; /* of the model */
+
+    struct mgpu_onnx_file *file;
+    struct mgpu_onnx_model *model;
+    struct mgpu_weights *weights;
+    struct mgpu_lower_options lower; /* without mode and batch */
+    enum mgpu_norm_mode norm;
+
+    struct mgpu_rank_device *devices;
+    struct mgpu_team *team;
+    struct mgpu_plan *plan;
+    int pieces;
+
+    int losses;
+    struct mgpu_loss *loss;
+    int metrics;
+    struct mgpu_metric *metric;
+    struct mgpu_optimizer optimizer;
+    struct mgpu_schedule schedule;
+    struct mgpu_state_start *starts;
+    int start_count;
+
+    int wants; /* feed slots: graph inputs, labels, sample weights */
+    struct mgpu_feed_want *want;
+    int64_t *step_rows; /* by want: rows a step where it has no samples, else 0 */
+    struct mgpu_source train, val;
+    int64_t batch, samples, val_samples, total_steps;
+    int64_t *rows;
+    int64_t *step_row; /* rows of an input without samples: only one rank feeds those */
+    void **labels;     /* by loss: the whole batch's */
+    double *sample_weights;
+
+    struct mgpu_store_layout *store;
+    int compiled_count;
+    struct mgpu_compiled *compiled;
+    double *result_sums; /* ranks x RESULT_SUMS */
+
+    int64_t step, epoch, batch_in_epoch;
+    struct mgpu_totals totals;
+    struct mgpu_number *numbers;
+    char **number_names;
+};
+
+enum { MGPU_RESULT_SUMS = 64 };
+
+/* ---- settle.c: options into what the parts understand ---- */
+int mgpu_settle_model(struct mgpu_trainer *t);   /* file, model, weights, lower options */
+int mgpu_settle_devices(struct mgpu_trainer *t); /* team, plan */
+int mgpu_settle_data(struct mgpu_trainer *t);    /* feeds opened, input sizes */
+int mgpu_settle_losses(struct mgpu_trainer *t);  /* losses, metrics, wants bound */
+int mgpu_text_count(const char *const *list);
+
+/* ---- build.c: graphs and programs ---- */
+
+/* The graph of a mode at a local batch, before the plan. */
+int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_mode mode,
+                     int64_t batch);
+/* Every program that the batches of these modes need; allocates and fills the ranks' memory. */
+int mgpu_build_programs(struct mgpu_trainer *t, unsigned modes);
+struct mgpu_program *mgpu_find_program(const struct mgpu_trainer *t, enum mgpu_mode mode,
+                                       int64_t batch, int rank);
+
+/* ---- weights_io.c: contents of the store ---- */
+int mgpu_fill_store(struct mgpu_trainer *t); /* from the file; states from their start */
+/* The stored contents as plain arrays of the float type, in holder layout. */
+int mgpu_holder_array(struct mgpu_array *out, const struct mgpu_trainer *t, int weight, int holder);
+
+/* ---- batch.c: one batch through the ranks ---- */
+struct mgpu_batch_run {
+    enum mgpu_mode mode;
+    struct mgpu_source *source;
+    const int64_t *rows; /* samples */
+    int64_t count;
+    int64_t index; /* of the batch in its epoch: rows of inputs without samples */
+    bool update;
+    /* called on each rank's thread after a piece, or NULL */
+    int (*after)(struct mgpu_trainer *t, struct mgpu_rank *rank, struct mgpu_program *program,
+                 int64_t first, int64_t count, void *context);
+    void *context;
+};
+/* Runs it; losses[i] gets the mean of loss i, counts[i] what it counted; metrics are added to
+ * `totals`. */
+int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, double *losses,
+                   double *counts, struct mgpu_totals *totals);
+void mgpu_totals_clear(struct mgpu_totals *totals, int metrics);
+/* Fills t->numbers from totals; returns the count. */
+int mgpu_totals_numbers(struct mgpu_trainer *t, const struct mgpu_totals *totals);
+/* All batches of a source in inference form. */
+int mgpu_evaluate_source(struct mgpu_trainer *t, struct mgpu_source *source,
+                         struct mgpu_totals *totals);
+
+#endif

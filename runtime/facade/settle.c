@@ -1,0 +1,458 @@
+/* What a person said, turned into what the parts understand. */
+#include "runtime/base/nearest.h"
+#include "runtime/base/status.h"
+#include "runtime/facade/facade.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int mgpu_text_count(const char *const *list)
+{
+    int n = 0;
+    while (list && list[n])
+        n++;
+    return n;
+}
+
+static struct mgpu_texts texts(const char *const *list)
+{
+    return (struct mgpu_texts){.items = list, .count = mgpu_text_count(list)};
+}
+
+/* One of the words, or MGPU_EUSAGE with the nearest. */
+static int word(int *out, const char *option, const char *text, const char *const *words)
+{
+    int n = mgpu_text_count(words);
+    for (*out = 0; *out < n; ++*out)
+        if (!strcmp(text, words[*out]))
+            return 0;
+    const char *near = mgpu_nearest(text, words, n);
+    return mgpu_fail(MGPU_EUSAGE, "%s: '%s' is not known; did you mean '%s'?", option, text,
+                     near ? near : words[0]);
+}
+
+/* ---- Model ----------------------------------------------------------------------------------- */
+
+/* NAME=REST, split at the last '=' (names may hold '='). */
+static int split_pair(struct mgpu_trainer *t, const char *option, const char *text,
+                      const char **name, const char **rest)
+{
+    const char *at = strrchr(text, '=');
+    if (!at || at == text)
+        return mgpu_fail(MGPU_EUSAGE, "%s: '%s' is not NAME=VALUE", option, text);
+    char *copy = mgpu_arena_string(t->arena, text);
+    copy[at - text] = 0;
+    *name = copy;
+    *rest = copy + (at - text) + 1;
+    return 0;
+}
+
+static int number(const char *option, const char *text, double low, double high, double *out)
+{
+    char *end;
+    *out = strtod(text, &end);
+    if (end == text || *end || !(*out >= low && *out <= high))
+        return mgpu_fail(MGPU_EUSAGE, "%s: '%s' is not a number from %g to %g", option, text, low,
+                         high);
+    return 0;
+}
+
+static int settle_bindings(struct mgpu_trainer *t)
+{
+    int n = mgpu_text_count(t->options.dim);
+    struct mgpu_binding *b = MGPU_NEW_ARRAY(t->arena, struct mgpu_binding, n);
+    for (int i = 0; i < n; i++) {
+        const char *value;
+        double v;
+        MGPU_TRY(split_pair(t, "--dim", t->options.dim[i], &b[i].name, &value));
+        MGPU_TRY(number("--dim", value, 1, 1e15, &v));
+        b[i].value = (int64_t)v;
+    }
+    t->lower.binding = b;
+    t->lower.bindings = n;
+    return 0;
+}
+
+static int settle_dropout(struct mgpu_trainer *t)
+{
+    int n = mgpu_text_count(t->options.dropout);
+    struct mgpu_dropout_rule *r = MGPU_NEW_ARRAY(t->arena, struct mgpu_dropout_rule, n);
+    for (int i = 0; i < n; i++) {
+        const char *text = t->options.dropout[i], *value = text;
+        if (strchr(text, '='))
+            MGPU_TRY(split_pair(t, "--dropout", text, &r[i].node, &value));
+        if (!strcmp(value, "keep"))
+            r[i].probability = -1;
+        else if (strcmp(value, "off"))
+            MGPU_TRY(number("--dropout", value, 0, 0.999999, &r[i].probability));
+    }
+    t->lower.dropout = r;
+    t->lower.dropouts = n;
+    return 0;
+}
+
+static int settle_words(struct mgpu_trainer *t)
+{
+    static const char *const norms[] = {"train", "frozen", "sync", NULL};
+    static const char *const variances[] = {"unbiased", "population", NULL};
+    static const char *const precisions[] = {"f32", "f64", NULL};
+    const struct mgpu_options *o = &t->options;
+    int k;
+    t->lower.norm = MGPU_NORM_DEFAULT;
+    if (o->batch_norm) {
+        MGPU_TRY(word(&k, "--batch-norm", o->batch_norm, norms));
+        t->lower.norm = (enum mgpu_norm_mode)(MGPU_NORM_TRAIN + k);
+    }
+    if (o->bn_variance) {
+        MGPU_TRY(word(&k, "--bn-variance", o->bn_variance, variances));
+        t->lower.variance = k ? MGPU_VARIANCE_POPULATION : MGPU_VARIANCE_UNBIASED;
+    }
+    MGPU_TRY(word(&k, "--precision", o->precision ? o->precision : "f32", precisions));
+    t->lower.float_type = k ? MGPU_DOUBLE : MGPU_FLOAT;
+    return 0;
+}
+
+/* A=B pairs. Names may hold '=', so every place is tried until both are initializers. */
+static int settle_ties(struct mgpu_trainer *t, const char *const (**out)[2], int *count)
+{
+    int n = mgpu_text_count(t->options.tie);
+    const char *(*pairs)[2] = mgpu_arena_alloc(t->arena, sizeof *pairs * (size_t)n);
+    for (int i = 0; i < n; i++) {
+        char *copy = mgpu_arena_string(t->arena, t->options.tie[i]);
+        bool found = false;
+        for (char *at = strchr(copy, '='); at && !found; at = strchr(at + 1, '=')) {
+            *at = 0;
+            found = mgpu_onnx_find_initializer(t->model, copy) >= 0 &&
+                    mgpu_onnx_find_initializer(t->model, at + 1) >= 0;
+            pairs[i][0] = copy;
+            pairs[i][1] = at + 1;
+            if (!found)
+                *at = '=';
+        }
+        if (!found)
+            return mgpu_fail(MGPU_EUSAGE, "--tie: '%s' is not A=B with two initializers' names",
+                             t->options.tie[i]);
+    }
+    *out = (const char *const(*)[2])pairs;
+    *count = n;
+    return 0;
+}
+
+int mgpu_settle_model(struct mgpu_trainer *t)
+{
+    const struct mgpu_options *o = &t->options;
+    MGPU_TRY(settle_words(t));
+    MGPU_TRY(settle_bindings(t));
+    MGPU_TRY(settle_dropout(t));
+    MGPU_TRY(mgpu_onnx_read(&t->file, t->path));
+    MGPU_TRY(mgpu_prefix(mgpu_onnx_model_new(&t->model, t->file), "%s", t->path));
+    struct mgpu_weights_options w = {.train = o->train,
+                                     .train_count = mgpu_text_count(o->train),
+                                     .freeze = o->freeze,
+                                     .freeze_count = mgpu_text_count(o->freeze),
+                                     .untie = o->untie,
+                                     .untie_count = mgpu_text_count(o->untie)};
+    MGPU_TRY(settle_ties(t, &w.tie, &w.tie_count));
+    MGPU_TRY(mgpu_prefix(mgpu_weights_identify(&t->weights, t->model, &w), "%s", t->path));
+    for (int i = 0; i < t->weights->notes; i++)
+        mgpu_note("%s", t->weights->line[i]);
+    return 0;
+}
+
+/* ---- Devices --------------------------------------------------------------------------------- */
+
+int mgpu_settle_devices(struct mgpu_trainer *t)
+{
+    static const char *const strategies[] = {"auto", "single", "data", NULL};
+    const struct mgpu_options *o = &t->options;
+    int strategy, ranks;
+    MGPU_TRY(word(&strategy, "--strategy", o->strategy ? o->strategy : "auto", strategies));
+    MGPU_TRY(mgpu_devices_parse(&t->devices, &ranks, o->devices ? o->devices : "cpu", o->threads));
+    if (strategy == 1 && ranks > 1) {
+        mgpu_note("--strategy single: only %s of the %d devices is used", t->devices[0].name,
+                  ranks);
+        ranks = 1;
+    }
+    if (o->deterministic)
+        MGPU_TRY(mgpu_devices_multiplex(&t->devices, &ranks, o->deterministic));
+    MGPU_TRY(mgpu_team_new(&t->team, t->devices, ranks));
+    t->plan = mgpu_plan_data(ranks);
+    t->result_sums = mgpu_xcalloc((size_t)ranks * MGPU_RESULT_SUMS, sizeof *t->result_sums);
+    return 0;
+}
+
+/* ---- Data ------------------------------------------------------------------------------------ */
+
+static struct mgpu_feed_options feed_options(const struct mgpu_trainer *t, const char *const *data,
+                                             bool quiet)
+{
+    const struct mgpu_options *o = &t->options;
+    return (struct mgpu_feed_options){.data = texts(data),
+                                      .scale = texts(o->scale),
+                                      .normalize = texts(o->normalize),
+                                      .batch_axis = texts(o->batch_axis),
+                                      .rows = texts(o->rows),
+                                      .quiet = quiet};
+}
+
+/* What the data say of the model's inputs: sizes of symbolic axes, which axis counts samples. */
+static int settle_inputs(struct mgpu_trainer *t)
+{
+    int n = t->model->graph.inputs;
+    struct mgpu_lower_input *in = MGPU_NEW_ARRAY(t->arena, struct mgpu_lower_input, n);
+    for (int i = 0; i < n; i++) {
+        const struct mgpu_onnx_value *declared = &t->model->graph.input[i];
+        const struct mgpu_dataset *d = NULL;
+        in[i].name = declared->name;
+        in[i].batch_axis = 0;
+        if (!t->train.feed)
+            continue;
+        MGPU_TRY(mgpu_feed_dataset(&d, t->train.feed, declared->name));
+        if (!d)
+            continue;
+        int axis = mgpu_feed_axis(t->train.feed, declared->name);
+        int64_t rows = mgpu_feed_step_rows(t->train.feed, declared->name);
+        in[i].batch_axis = rows ? -1 : axis;
+        if (declared->rank >= 0 && declared->rank != d->rank) /* reshaped: no size to learn */
+            continue;
+        in[i].rank = d->rank;
+        memcpy(in[i].dims, d->dims, sizeof in[i].dims);
+        if (axis < d->rank)
+            in[i].dims[axis] = rows ? rows : 1;
+    }
+    t->lower.input = in;
+    t->lower.inputs = n;
+    return 0;
+}
+
+/* --sample-weight FILE is data under the name sample_weight. */
+static int with_sample_weight(struct mgpu_trainer *t)
+{
+    int n = mgpu_text_count(t->options.data);
+    if (!t->options.sample_weight)
+        return 0;
+    const char **list = MGPU_NEW_ARRAY(t->arena, const char *, n + 2);
+    if (n)
+        memcpy(list, t->options.data, sizeof *list * (size_t)n);
+    list[n] = mgpu_arena_format(t->arena, "sample_weight=%s", t->options.sample_weight);
+    t->options.data = list;
+    return 0;
+}
+
+int mgpu_settle_data(struct mgpu_trainer *t)
+{
+    MGPU_TRY(with_sample_weight(t));
+    if (mgpu_text_count(t->options.data)) {
+        struct mgpu_feed_options o = feed_options(t, t->options.data, false);
+        MGPU_TRY(mgpu_feed_open(&t->train.feed, &o));
+    }
+    if (mgpu_text_count(t->options.val)) {
+        struct mgpu_feed_options o = feed_options(t, t->options.val, true);
+        MGPU_TRY(mgpu_feed_open(&t->val.feed, &o));
+    }
+    return settle_inputs(t);
+}
+
+/* ---- Losses ---------------------------------------------------------------------------------- */
+
+static void model_outputs(struct mgpu_trainer *t, const char ***names, int *count)
+{
+    *count = t->model->graph.outputs;
+    *names = MGPU_NEW_ARRAY(t->arena, const char *, *count);
+    for (int i = 0; i < *count; i++)
+        (*names)[i] = t->model->graph.output[i].name;
+}
+
+/* The names that --data gives: what stands before '='. */
+static void data_names(struct mgpu_trainer *t, const char ***names, int *count)
+{
+    int n = mgpu_text_count(t->options.data);
+    *names = MGPU_NEW_ARRAY(t->arena, const char *, n);
+    *count = 0;
+    for (int i = 0; i < n; i++) {
+        const char *at = strchr(t->options.data[i], '=');
+        if (!at)
+            continue;
+        char *name = mgpu_arena_string(t->arena, t->options.data[i]);
+        name[at - t->options.data[i]] = 0;
+        (*names)[(*count)++] = name;
+    }
+}
+
+static int parse_losses(struct mgpu_trainer *t)
+{
+    const char **outputs, **labels;
+    int output_count, label_count, n = mgpu_text_count(t->options.loss);
+    model_outputs(t, &outputs, &output_count);
+    data_names(t, &labels, &label_count);
+    if (n > MGPU_MAX_LOSSES)
+        return mgpu_fail(MGPU_EUSAGE, "--loss: more than %d losses", MGPU_MAX_LOSSES);
+    t->loss = MGPU_NEW_ARRAY(t->arena, struct mgpu_loss, n);
+    t->losses = n;
+    for (int i = 0; i < n; i++) {
+        MGPU_TRY(mgpu_loss_parse(&t->loss[i], t->options.loss[i], outputs, output_count, labels,
+                                 label_count, t->arena));
+        if (!t->loss[i].output && output_count == 1)
+            t->loss[i].output = outputs[0];
+        if (!t->loss[i].output)
+            return mgpu_fail(MGPU_EUSAGE,
+                             "--loss %s: the model has %d outputs; name one with output=NAME",
+                             t->options.loss[i], output_count);
+        if (!t->loss[i].label && t->loss[i].kind != MGPU_LOSS_OUTPUT)
+            t->loss[i].label = "label";
+    }
+    return 0;
+}
+
+/* The outputs that the losses look at. */
+static void want_outputs(struct mgpu_trainer *t)
+{
+    const char **wanted = MGPU_NEW_ARRAY(t->arena, const char *, t->losses);
+    int n = 0;
+    for (int i = 0; i < t->losses; i++) {
+        bool seen = false;
+        for (int k = 0; k < n; k++)
+            seen = seen || !strcmp(wanted[k], t->loss[i].output);
+        if (!seen)
+            wanted[n++] = t->loss[i].output;
+    }
+    t->lower.wanted = n ? wanted : NULL;
+    t->lower.wanted_count = n;
+}
+
+static int bind_loss(struct mgpu_trainer *t, struct mgpu_graph *g, int i)
+{
+    struct mgpu_loss *loss = &t->loss[i];
+    struct mgpu_value *y = mgpu_lowered_value(g, loss->output);
+    const struct mgpu_dataset *d = NULL;
+    if (!y)
+        return mgpu_fail(MGPU_EINVALID, "--loss %s: the model has no output '%s'", loss->text,
+                         loss->output);
+    if (loss->kind != MGPU_LOSS_OUTPUT) {
+        if (t->train.feed)
+            MGPU_TRY(mgpu_feed_dataset(&d, t->train.feed, loss->label));
+        if (!d)
+            return mgpu_fail(MGPU_EUSAGE, "--loss %s: no data for its label; give --data %s=FILE",
+                             loss->text, loss->label);
+    }
+    loss->sample_weights = t->options.sample_weight != NULL;
+    return mgpu_loss_bind(loss, g, y, d ? d->type : MGPU_UNDEFINED, d ? d->rank : 0,
+                          d ? d->dims : NULL, t->arena);
+}
+
+/* A want for an input of the graph: its shape without the batch axis. */
+static void add_want(struct mgpu_trainer *t, const struct mgpu_value *v)
+{
+    struct mgpu_feed_want *w = &t->want[t->wants];
+    int axis = t->train.feed ? mgpu_feed_axis(t->train.feed, v->name) : 0;
+    int64_t rows = t->train.feed ? mgpu_feed_step_rows(t->train.feed, v->name) : 0;
+    *w = (struct mgpu_feed_want){.name = mgpu_arena_string(t->arena, v->name), .type = v->type};
+    for (int k = 0; k < v->rank; k++)
+        if (k != axis)
+            w->dims[w->rank++] = v->dims[k].value;
+    t->step_rows[t->wants++] = rows;
+}
+
+static int slot_of(const struct mgpu_trainer *t, const char *name)
+{
+    for (int i = 0; i < t->wants; i++)
+        if (!strcmp(t->want[i].name, name))
+            return i;
+    return -1;
+}
+
+static int open_source(struct mgpu_trainer *t, struct mgpu_source *s, int64_t first,
+                       int64_t samples, bool shuffle)
+{
+    struct mgpu_order order = {
+        .first = first, .samples = samples, .shuffle = shuffle, .seed = (uint64_t)t->options.seed};
+    mgpu_feed_order(s->feed, &order);
+    s->slot_of_loss = MGPU_NEW_ARRAY(t->arena, int, t->losses);
+    for (int i = 0; i < t->losses; i++)
+        s->slot_of_loss[i] = t->loss[i].label ? slot_of(t, t->loss[i].label) : -1;
+    s->sample_weight_slot = slot_of(t, "sample_weight");
+    MGPU_TRY(mgpu_batches_init(&s->batches, &order, t->batch));
+    s->open = true;
+    return 0;
+}
+
+static int settle_sources(struct mgpu_trainer *t)
+{
+    const struct mgpu_options *o = &t->options;
+    if (!t->train.feed)
+        return mgpu_fail(MGPU_EUSAGE, "no data: give --data NAME=FILE for each input%s",
+                         t->losses ? " and label" : "");
+    MGPU_TRY(mgpu_feed_bind(t->train.feed, t->want, t->wants, t->batch));
+    t->samples = mgpu_feed_samples(t->train.feed);
+    int64_t held_out = (int64_t)(o->val_split * (double)t->samples);
+    bool shuffle = o->shuffle && !o->inference;
+    for (int i = 0; i < t->wants; i++)
+        if (t->step_rows[i] && shuffle) {
+            mgpu_note("samples are not shuffled: the rows of '%s' belong to their step",
+                      t->want[i].name);
+            shuffle = false;
+        }
+    if (t->val.feed) {
+        MGPU_TRY(mgpu_prefix(mgpu_feed_bind(t->val.feed, t->want, t->wants, t->batch), "--val"));
+        t->val_samples = mgpu_feed_samples(t->val.feed);
+        MGPU_TRY(open_source(t, &t->val, 0, t->val_samples, false));
+        held_out = 0;
+    } else if (held_out > 0) {
+        t->samples -= held_out;
+        t->val_samples = held_out;
+        t->val.feed = t->train.feed;
+        MGPU_TRY(open_source(t, &t->val, t->samples, held_out, false));
+    }
+    return open_source(t, &t->train, 0, t->samples, shuffle);
+}
+
+static int host_buffers(struct mgpu_trainer *t)
+{
+    t->rows = mgpu_xcalloc((size_t)t->batch, sizeof *t->rows);
+    t->sample_weights = mgpu_xcalloc((size_t)t->batch, sizeof *t->sample_weights);
+    int64_t most = 1;
+    for (int i = 0; i < t->wants; i++)
+        most = t->step_rows[i] > most ? t->step_rows[i] : most;
+    t->step_row = mgpu_xcalloc((size_t)most, sizeof *t->step_row);
+    t->labels = mgpu_xcalloc((size_t)t->losses, sizeof(void *));
+    for (int i = 0; i < t->losses; i++) {
+        int64_t n = 1;
+        for (int k = 0; k < t->loss[i].label_rank; k++)
+            n *= t->loss[i].label_dims[k].value;
+        MGPU_TRY(mgpu_alloc(&t->labels[i], (uint64_t)n * 8, "labels of a batch"));
+    }
+    return 0;
+}
+
+int mgpu_settle_losses(struct mgpu_trainer *t)
+{
+    struct mgpu_graph *g = NULL;
+    t->batch = t->options.batch > 0 ? t->options.batch : 32;
+    MGPU_TRY(parse_losses(t));
+    want_outputs(t);
+    t->lower.batch = t->batch;
+    t->lower.training = !t->options.inference;
+    MGPU_TRY(mgpu_prefix(mgpu_lower(&g, t->model, t->weights, &t->lower), "%s", t->path));
+    int rc = 0;
+    for (int i = 0; i < t->losses && rc == 0; i++)
+        rc = bind_loss(t, g, i);
+    mgpu_graph_free(g);
+    MGPU_TRY(rc);
+    int metrics = mgpu_text_count(t->options.metric);
+    for (int i = 0; i < metrics; i++)
+        MGPU_TRY(mgpu_metric_parse(&t->metric, &t->metrics, t->options.metric[i], t->loss,
+                                   t->losses, t->arena));
+    if (!metrics)
+        mgpu_metric_default(&t->metric, &t->metrics, t->loss, t->losses, t->arena);
+    if (t->losses + 2 * t->metrics > MGPU_RESULT_SUMS)
+        return mgpu_fail(MGPU_EUSAGE, "--metric: too many");
+    /* The whole graph once, for the inputs that losses and outputs really need. */
+    MGPU_TRY(mgpu_build_graph(&g, t, t->losses ? MGPU_MODE_EVALUATE : MGPU_MODE_PREDICT, t->batch));
+    t->want = MGPU_NEW_ARRAY(t->arena, struct mgpu_feed_want, g->input_count);
+    t->step_rows = MGPU_NEW_ARRAY(t->arena, int64_t, g->input_count);
+    for (int i = 0; i < g->input_count; i++)
+        add_want(t, g->inputs[i]);
+    mgpu_graph_free(g);
+    MGPU_TRY(settle_sources(t));
+    return host_buffers(t);
+}

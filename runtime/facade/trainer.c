@@ -1,0 +1,292 @@
+/* The trainer: made, stepped, evaluated, freed. */
+#include "runtime/base/status.h"
+#include "runtime/facade/facade.h"
+#include "runtime/graph/fold.h"
+#include "runtime/ref/ref.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Making ---------------------------------------------------------------------------------- */
+
+static int settle_optimizer(struct mgpu_trainer *t)
+{
+    const struct mgpu_options *o = &t->options;
+    int n = t->weights->count, groups = mgpu_text_count(o->group);
+    const char **names = MGPU_NEW_ARRAY(t->arena, const char *, n);
+    for (int i = 0; i < n; i++)
+        names[i] = t->weights->weight[i].name;
+    MGPU_TRY(mgpu_optimizer_parse(&t->optimizer, o->optimizer, o->clip_norm, o->clip_value));
+    for (int i = 0; i < groups; i++)
+        MGPU_TRY(mgpu_optimizer_group(&t->optimizer, o->group[i], names, n, t->arena));
+    return 0;
+}
+
+static int64_t steps_per_epoch(const struct mgpu_trainer *t)
+{
+    int64_t all = mgpu_batches_count(&t->train.batches);
+    int64_t asked = t->options.steps_per_epoch;
+    return asked > 0 && asked < all ? asked : all;
+}
+
+static int settle_length(struct mgpu_trainer *t)
+{
+    const struct mgpu_options *o = &t->options;
+    t->total_steps = o->steps > 0 ? o->steps : o->epochs * steps_per_epoch(t);
+    return mgpu_schedule_parse(&t->schedule, o->lr_schedule, o->warmup, t->total_steps);
+}
+
+static int check_trained(const struct mgpu_trainer *t)
+{
+    for (int i = 0; i < t->weights->count; i++)
+        if (t->weights->weight[i].role == MGPU_ROLE_TRAINED)
+            return 0;
+    return mgpu_fail(MGPU_EINVALID, "%s: there is nothing to train: no weight is left", t->path);
+}
+
+static void make_numbers(struct mgpu_trainer *t)
+{
+    t->numbers = MGPU_NEW_ARRAY(t->arena, struct mgpu_number, 1 + t->losses + t->metrics);
+    t->number_names = MGPU_NEW_ARRAY(t->arena, char *, t->losses);
+    for (int i = 0; i < t->losses; i++)
+        t->number_names[i] = mgpu_arena_format(t->arena, "loss_%s", t->loss[i].output);
+    t->totals.metric_sum = MGPU_NEW_ARRAY(t->arena, double, t->metrics);
+    t->totals.metric_count = MGPU_NEW_ARRAY(t->arena, double, t->metrics);
+}
+
+static int set_up(struct mgpu_trainer *t)
+{
+    const struct mgpu_options *o = &t->options;
+    bool trains = !o->inference;
+    t->pieces = o->accumulate > 1 ? (int)o->accumulate : 1;
+    MGPU_TRY(mgpu_settle_model(t));
+    MGPU_TRY(mgpu_settle_data(t));
+    MGPU_TRY(trains ? check_trained(t) : 0);
+    MGPU_TRY(mgpu_settle_devices(t));
+    MGPU_TRY(mgpu_settle_losses(t));
+    if (t->pieces > t->batch)
+        return mgpu_fail(MGPU_EUSAGE, "--accumulate: a batch of %lld has no %d pieces",
+                         (long long)t->batch, t->pieces);
+    if (trains)
+        MGPU_TRY(settle_optimizer(t));
+    MGPU_TRY(settle_length(t));
+    make_numbers(t);
+    unsigned modes = 0;
+    if (trains)
+        modes |= o->check_gradients ? 1u << MGPU_MODE_GRADIENT : 1u << MGPU_MODE_TRAIN;
+    if (t->losses && (o->inference || t->val.open))
+        modes |= 1u << MGPU_MODE_EVALUATE;
+    if (o->predict)
+        modes |= 1u << MGPU_MODE_PREDICT;
+    return mgpu_build_programs(t, modes);
+}
+
+int mgpu_trainer_new(struct mgpu_trainer **out, const char *model,
+                     const struct mgpu_options *options)
+{
+    *out = NULL;
+    mgpu_fold_set(mgpu_ref_fold);
+    struct mgpu_trainer *t = mgpu_xcalloc(1, sizeof *t);
+    t->arena = mgpu_arena_new();
+    t->options = *options;
+    t->path = mgpu_arena_string(t->arena, model);
+    int rc = set_up(t);
+    if (rc < 0)
+        mgpu_trainer_free(t);
+    else
+        *out = t;
+    return rc;
+}
+
+static void free_source(struct mgpu_source *s)
+{
+    if (s->open)
+        mgpu_batches_free(&s->batches);
+}
+
+void mgpu_trainer_free(struct mgpu_trainer *t)
+{
+    if (!t)
+        return;
+    for (int i = 0; i < t->compiled_count; i++)
+        for (int r = 0; r < MGPU_MAX_RANKS; r++)
+            mgpu_program_free(t->compiled[i].program[r]);
+    free(t->compiled);
+    mgpu_team_free(t->team);
+    mgpu_plan_free(t->plan);
+    mgpu_store_layout_free(t->store);
+    free_source(&t->train);
+    free_source(&t->val);
+    if (t->val.feed != t->train.feed)
+        mgpu_feed_close(t->val.feed);
+    mgpu_feed_close(t->train.feed);
+    for (int i = 0; t->labels && i < t->losses; i++)
+        mgpu_free(t->labels[i]);
+    free(t->labels);
+    free(t->rows);
+    free(t->step_row);
+    free(t->sample_weights);
+    free(t->result_sums);
+    free(t->devices);
+    free(t->metric);
+    free(t->optimizer.group);
+    mgpu_weights_free(t->weights);
+    mgpu_onnx_model_free(t->model);
+    mgpu_onnx_free(t->file);
+    mgpu_arena_free(t->arena);
+    free(t);
+}
+
+/* ---- Training -------------------------------------------------------------------------------- */
+
+static void begin_epoch(struct mgpu_trainer *t)
+{
+    mgpu_batches_epoch(&t->train.batches, t->epoch);
+    mgpu_totals_clear(&t->totals, t->metrics);
+}
+
+int mgpu_step(struct mgpu_trainer *t, struct mgpu_step_result *result)
+{
+    double losses[MGPU_MAX_LOSSES], counts[MGPU_MAX_LOSSES];
+    if (t->step == t->total_steps)
+        return 0;
+    if (t->batch_in_epoch == 0)
+        begin_epoch(t);
+    int64_t n = mgpu_batches_rows(&t->train.batches, t->batch_in_epoch, t->rows);
+    struct mgpu_batch_run run = {.mode = MGPU_MODE_TRAIN,
+                                 .source = &t->train,
+                                 .rows = t->rows,
+                                 .count = n,
+                                 .index = t->batch_in_epoch,
+                                 .update = true};
+    MGPU_TRY(mgpu_prefix(mgpu_run_batch(t, &run, losses, counts, &t->totals), "step %lld",
+                         (long long)t->step + 1));
+    *result = (struct mgpu_step_result){.step = ++t->step, .epoch = t->epoch + 1, .samples = n};
+    for (int i = 0; i < t->losses; i++)
+        result->loss += losses[i];
+    if (++t->batch_in_epoch == steps_per_epoch(t)) {
+        result->epoch_ends = true;
+        t->batch_in_epoch = 0;
+        t->epoch++;
+    }
+    return 1;
+}
+
+int mgpu_epoch_numbers(struct mgpu_trainer *t, const struct mgpu_number **numbers)
+{
+    *numbers = t->numbers;
+    return mgpu_totals_numbers(t, &t->totals);
+}
+
+/* ---- Evaluation ------------------------------------------------------------------------------ */
+
+int mgpu_evaluate_source(struct mgpu_trainer *t, struct mgpu_source *source,
+                         struct mgpu_totals *totals)
+{
+    double losses[MGPU_MAX_LOSSES], counts[MGPU_MAX_LOSSES];
+    mgpu_batches_epoch(&source->batches, 0);
+    for (int64_t i = 0; i < mgpu_batches_count(&source->batches); i++) {
+        struct mgpu_batch_run run = {
+            .mode = MGPU_MODE_EVALUATE, .source = source, .rows = t->rows, .index = i};
+        run.count = mgpu_batches_rows(&source->batches, i, t->rows);
+        MGPU_TRY(mgpu_run_batch(t, &run, losses, counts, totals));
+    }
+    return 0;
+}
+
+int mgpu_evaluate(struct mgpu_trainer *t, const struct mgpu_number **numbers)
+{
+    struct mgpu_totals totals = {0};
+    if (!t->losses)
+        return mgpu_fail(MGPU_EUSAGE, "nothing to evaluate: give --loss");
+    totals.metric_sum = mgpu_xcalloc((size_t)t->metrics, sizeof(double));
+    totals.metric_count = mgpu_xcalloc((size_t)t->metrics, sizeof(double));
+    int rc = mgpu_evaluate_source(t, t->val.open ? &t->val : &t->train, &totals);
+    if (rc == 0) {
+        *numbers = t->numbers;
+        rc = mgpu_totals_numbers(t, &totals);
+    }
+    free(totals.metric_sum);
+    free(totals.metric_count);
+    return rc;
+}
+
+bool mgpu_has_validation(const struct mgpu_trainer *t)
+{
+    return t->val.open;
+}
+
+/* ---- Facts ----------------------------------------------------------------------------------- */
+
+static void count_weights(const struct mgpu_trainer *t, struct mgpu_facts *f)
+{
+    for (int i = 0; i < t->weights->count; i++) {
+        const struct mgpu_weight *w = &t->weights->weight[i];
+        if (w->role == MGPU_ROLE_TRAINED) {
+            f->trained++;
+            f->trained_elements +=
+                mgpu_array_count(&t->model->initializer[w->holder[0].initializer].array);
+        }
+        f->frozen += w->role == MGPU_ROLE_FROZEN;
+        f->statistics += w->role == MGPU_ROLE_STATISTIC;
+    }
+}
+
+/* How running statistics are taken, when some are. */
+static const char *batch_norm(const struct mgpu_trainer *t)
+{
+    bool moves = false;
+    for (int i = 0; i < t->compiled_count && t->compiled[i].mode == MGPU_MODE_TRAIN; i++) {
+        const struct mgpu_program *p = t->compiled[i].program[0];
+        for (int k = 0; p && k < p->graph->parameter_count; k++)
+            moves = moves || (p->graph->parameters[k].role == MGPU_STATISTIC &&
+                              p->graph->parameters[k].next);
+    }
+    if (!moves)
+        return NULL;
+    return t->lower.norm == MGPU_NORM_SYNC ? "over the whole batch (sync)"
+           : mgpu_team_size(t->team) > 1   ? "by each rank's own samples (--batch-norm sync: all)"
+                                           : "by the batch";
+}
+
+void mgpu_trainer_facts(const struct mgpu_trainer *t, struct mgpu_facts *f)
+{
+    *f = (struct mgpu_facts){.samples = t->samples,
+                             .val_samples = t->val_samples,
+                             .batch = t->batch,
+                             .steps_per_epoch = steps_per_epoch(t),
+                             .total_steps = t->total_steps,
+                             .ranks = mgpu_team_size(t->team),
+                             .threads = t->devices[0].threads,
+                             .memory_bytes = mgpu_alloc_bytes(),
+                             .peak_memory_bytes = mgpu_alloc_peak(),
+                             .strategy = mgpu_strategy_name(t->plan->strategy),
+                             .batch_norm = batch_norm(t)};
+    count_weights(t, f);
+}
+
+int mgpu_trainer_describe(struct mgpu_trainer *t, FILE *to)
+{
+    struct mgpu_facts f;
+    mgpu_trainer_facts(t, &f);
+    fprintf(to, "plan: %s, %d rank%s of %d thread%s\n", f.strategy, f.ranks,
+            f.ranks == 1 ? "" : "s", f.threads, f.threads == 1 ? "" : "s");
+    for (int r = 0; r < f.ranks; r++) {
+        const struct mgpu_rank *rank = mgpu_team_rank(t->team, r);
+        const int64_t *b = rank->bytes;
+        fprintf(to,
+                "rank %d (%s): weights %.1f MiB, gradients %.1f, optimizer state %.1f, frozen and "
+                "statistics %.1f, activations %.1f, inputs and results %.1f\n",
+                r, rank->device.name, (double)b[MGPU_BUFFER_WEIGHTS] / 0x1p20,
+                (double)b[MGPU_BUFFER_GRADIENTS] / 0x1p20, (double)b[MGPU_BUFFER_STATES] / 0x1p20,
+                (double)b[MGPU_BUFFER_FIXED] / 0x1p20, (double)b[MGPU_BUFFER_ARENA] / 0x1p20,
+                (double)(b[MGPU_BUFFER_INPUTS] + b[MGPU_BUFFER_RESULTS]) / 0x1p20);
+    }
+    fprintf(to,
+            "%d weights trained (%lld elements), %d frozen, %d running statistics\n"
+            "%lld samples, batches of %lld, %lld steps\n",
+            f.trained, (long long)f.trained_elements, f.frozen, f.statistics, (long long)f.samples,
+            (long long)f.batch, (long long)f.total_steps);
+    return 0;
+}

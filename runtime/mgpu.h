@@ -1,0 +1,146 @@
+/* mgpu: train an ONNX model on one device or many.
+ *
+ *     struct mgpu_options options = MGPU_OPTIONS;
+ *     options.data = (const char *[]){"input=images.npy", "label=labels.npy", NULL};
+ *     options.loss = (const char *[]){"cross_entropy", NULL};
+ *     struct mgpu_trainer *t;
+ *     if (mgpu_trainer_new(&t, "model.onnx", &options) < 0)
+ *         fail(mgpu_error());
+ *     struct mgpu_step_result r;
+ *     while ((rc = mgpu_step(t, &r)) > 0)
+ *         printf("step %lld loss %g\n", (long long)r.step, r.loss);
+ *     mgpu_save(t, "trained.onnx");
+ *     mgpu_trainer_free(t);
+ *
+ * Functions return 0 (or a positive answer), or a negative code with a text in mgpu_error().
+ * Strings and arrays given in are borrowed during the call; what is returned by pointer belongs to
+ * the trainer. One trainer is used by one thread at a time.
+ */
+#ifndef MGPU_H
+#define MGPU_H
+
+#include "runtime/base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* Everything that can be said of a run, in the words of the command line (mgpu-train --help). Lists
+ * end with NULL; a NULL list is empty; a NULL string is not given. Start from MGPU_OPTIONS. */
+struct mgpu_options {
+    /* data */
+    const char *const *data, *const *val;
+    const char *const *scale, *const *normalize, *const *batch_axis, *const *rows;
+    const char *sample_weight;
+    bool shuffle;
+    int64_t seed;
+    double val_split;
+    /* model */
+    int64_t batch, accumulate;
+    const char *const *dim;
+    const char *const *freeze, *const *train, *const *tie, *const *untie;
+    const char *batch_norm, *bn_variance;
+    const char *const *dropout;
+    /* loss and optimizer */
+    const char *const *loss, *const *metric, *const *group;
+    const char *optimizer, *lr_schedule;
+    double clip_norm, clip_value, warmup;
+    const char *precision;
+    bool exact;
+    /* devices */
+    const char *devices, *strategy;
+    int threads;
+    int deterministic; /* logical ranks; 0: off */
+    /* run */
+    int64_t epochs, steps, steps_per_epoch;
+    bool as_exported;
+    /* without training: nothing is needed but inputs */
+    bool inference;       /* evaluate, predict: no gradient, no optimizer */
+    bool predict;         /* mgpu_predict will be called */
+    bool check_gradients; /* mgpu_check_gradients will be called, and mgpu_step not */
+};
+
+#define MGPU_OPTIONS                                                                               \
+    {                                                                                              \
+        .shuffle = true, .batch = 0, .accumulate = 1, .epochs = 1, .optimizer = "adam",            \
+        .precision = "f32", .strategy = "auto"                                                     \
+    }
+
+struct mgpu_trainer;
+
+/* Reads, checks and compiles: everything up to step 1. */
+int mgpu_trainer_new(struct mgpu_trainer **out, const char *model,
+                     const struct mgpu_options *options);
+void mgpu_trainer_free(struct mgpu_trainer *trainer);
+
+struct mgpu_step_result {
+    int64_t step;  /* updates done, this one included */
+    int64_t epoch; /* of this step, from 1 */
+    int64_t samples;
+    double loss;
+    bool epoch_ends; /* the last step of its epoch */
+};
+
+/* One update. 1: done; 0: nothing left (epochs or steps are reached); < 0: an error, after which
+ * the weights must not be used. */
+int mgpu_step(struct mgpu_trainer *trainer, struct mgpu_step_result *result);
+
+/* Named numbers: the loss and the metrics, of the epoch so far or of an evaluation. */
+struct mgpu_number {
+    const char *name;
+    double value;
+};
+
+/* Of the training epoch so far (reset when the next one starts): "loss", metrics. */
+int mgpu_epoch_numbers(struct mgpu_trainer *trainer, const struct mgpu_number **numbers);
+
+/* Losses and metrics on the validation data (on the training data when there are none): "loss",
+ * "loss_<output>" of each when there are several, metrics. Gives their count. */
+int mgpu_evaluate(struct mgpu_trainer *trainer, const struct mgpu_number **numbers);
+bool mgpu_has_validation(const struct mgpu_trainer *trainer);
+
+/* Outputs for every sample, into OUT.npz or OUT.h5. */
+int mgpu_predict(struct mgpu_trainer *trainer, const char *path);
+
+/* Compares gradients with central differences in float64 on `samples` samples: `elements` of each
+ * weight. Lines for a person go to `to`; the largest relative difference to *worst. */
+int mgpu_check_gradients(struct mgpu_trainer *trainer, int64_t elements, FILE *to, double *worst);
+
+/* Writes the weights: .onnx, .h5. The file is the old one or the new one, never half. */
+int mgpu_save(struct mgpu_trainer *trainer, const char *path);
+
+/* Whether a file could be written there, without touching what is there now. */
+int mgpu_check_target(const char *path);
+
+/* One weight, or the gradient of the last step (the mean over the whole batch, before clipping and
+ * weight decay), as `count` doubles in the layout of the file. `name` is an initializer's, or what
+ * a weight that was split off is called in the saved file. Unknown names and other counts are
+ * errors. */
+int mgpu_weight_read(struct mgpu_trainer *trainer, const char *name, double *to, int64_t count);
+int mgpu_gradient_read(struct mgpu_trainer *trainer, const char *name, double *to, int64_t count);
+/* The other way, into every rank: `count` doubles, rounded to what is stored. Tied initializers
+ * change together. */
+int mgpu_weight_write(struct mgpu_trainer *trainer, const char *name, const double *from,
+                      int64_t count);
+
+/* Facts for messages. */
+struct mgpu_facts {
+    int64_t samples, val_samples, batch, steps_per_epoch, total_steps;
+    int ranks, threads;
+    int64_t trained_elements;
+    int trained, frozen, statistics;
+    uint64_t memory_bytes, peak_memory_bytes; /* of our allocators */
+    const char *strategy;                     /* "single", "data" */
+    const char *batch_norm; /* "per rank", ...; NULL: no statistics are taken in training */
+};
+void mgpu_trainer_facts(const struct mgpu_trainer *trainer, struct mgpu_facts *facts);
+/* The plan, memory and what will be saved, for --dry-run. */
+int mgpu_trainer_describe(struct mgpu_trainer *trainer, FILE *to);
+
+/* What each initializer is (--report); `json`: one JSON object on one line. */
+int mgpu_report(const char *model, const struct mgpu_options *options, bool json, FILE *to);
+
+/* Help texts of --help loss, --help optimizer. NULL: no such topic. */
+const char *mgpu_help(const char *topic);
+
+#endif

@@ -1,0 +1,288 @@
+/* Every kernel of backend `cpu` against `ref` on odd shapes, alone and beside another rank. */
+#include "runtime/ops/build.h"
+#include "runtime/ops/conv.h"
+#include "runtime/ops/matmul.h"
+#include "runtime/ops/movement.h"
+#include "runtime/ops/normalize.h"
+#include "runtime/ops/pool.h"
+#include "runtime/ops/reduce.h"
+#include "runtime/ops/softmax.h"
+#include "tests/cpu/kernel_check.h"
+#include "tests/test.h"
+
+#define DIMS(...)                                                                                  \
+    {                                                                                              \
+        .rank = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dims = {__VA_ARGS__},         \
+        .batch_axis = -1                                                                           \
+    }
+#define ABSENT                                                                                     \
+    {                                                                                              \
+        .rank = -1                                                                                 \
+    }
+#define ATTRS(kind, ...)                                                                           \
+    &(struct mgpu_##kind##_attrs)                                                                  \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+#define ONES                                                                                       \
+    {                                                                                              \
+        1, 1, 1                                                                                    \
+    }
+
+/* ---- Convolution ------------------------------------------------------------------------------
+ */
+
+#define CONV(text, bias, x_, w_, b_, ...)                                                          \
+    {                                                                                              \
+        .name = "conv " text, .op = &mgpu_op_conv, .attrs = ATTRS(conv, __VA_ARGS__),              \
+        .inputs = 2 + bias, .input = {                                                             \
+            x_,                                                                                    \
+            w_,                                                                                    \
+            b_                                                                                     \
+        }                                                                                          \
+    }
+#define CONV2(text, x_, w_, b_, stride_, pad_, group_)                                             \
+    {                                                                                              \
+        .name = "conv " text, .op = &mgpu_op_conv,                                                 \
+        .attrs = ATTRS(conv, .spatial = 2, .stride = {stride_, stride_}, .dilation = ONES,         \
+                       .before = {pad_, pad_}, .after = {pad_, pad_}, .group = group_),            \
+        .inputs = 3, .input = {                                                                    \
+            x_,                                                                                    \
+            w_,                                                                                    \
+            b_                                                                                     \
+        }                                                                                          \
+    }
+
+static const struct mgpu_check convolutions[] = {
+    CONV2("first layer", DIMS(5, 1, 9, 7), DIMS(32, 1, 3, 3), DIMS(32), 1, 1, 1),
+    CONV2("first layer, colour", DIMS(2, 3, 17, 19), DIMS(16, 3, 7, 7), DIMS(16), 2, 3, 1),
+    CONV2("channels in blocks", DIMS(3, 32, 8, 6), DIMS(48, 32, 3, 3), DIMS(48), 1, 1, 1),
+    CONV2("odd channels", DIMS(3, 5, 8, 6), DIMS(7, 5, 3, 3), DIMS(7), 1, 0, 1),
+    CONV2("odd and blocks", DIMS(2, 20, 7, 7), DIMS(50, 20, 5, 5), DIMS(50), 1, 2, 1),
+    CONV2("pointwise", DIMS(3, 24, 5, 5), DIMS(40, 24, 1, 1), DIMS(40), 1, 0, 1),
+    CONV2("pointwise with stride", DIMS(3, 16, 7, 7), DIMS(32, 16, 1, 1), DIMS(32), 2, 0, 1),
+    CONV2("pointwise with padding", DIMS(1, 16, 3, 3), DIMS(16, 16, 1, 1), DIMS(16), 1, 1, 1),
+    CONV2("depthwise", DIMS(2, 32, 9, 9), DIMS(32, 1, 3, 3), DIMS(32), 1, 1, 32),
+    CONV2("depthwise, odd", DIMS(2, 7, 9, 9), DIMS(7, 1, 3, 3), DIMS(7), 2, 1, 7),
+    CONV2("depthwise, multiplied", DIMS(2, 5, 6, 6), DIMS(10, 1, 3, 3), DIMS(10), 1, 1, 5),
+    CONV2("two groups", DIMS(2, 32, 6, 6), DIMS(64, 16, 3, 3), DIMS(64), 1, 1, 2),
+    CONV2("groups of four", DIMS(2, 32, 6, 6), DIMS(32, 4, 3, 3), DIMS(32), 2, 1, 8),
+    CONV2("odd groups", DIMS(2, 9, 6, 6), DIMS(6, 3, 3, 3), DIMS(6), 1, 1, 3),
+    CONV2("one element", DIMS(1, 1, 1, 1), DIMS(1, 1, 1, 1), DIMS(1), 1, 0, 1),
+    CONV2("kernel as large as x", DIMS(2, 3, 5, 5), DIMS(4, 3, 5, 5), DIMS(4), 1, 0, 1),
+    CONV2("padding wider than the kernel", DIMS(1, 3, 4, 4), DIMS(4, 3, 2, 2), DIMS(4), 1, 3, 1),
+    CONV2("large", DIMS(2, 64, 28, 28), DIMS(128, 64, 3, 3), DIMS(128), 1, 1, 1),
+    CONV("without bias, dilated, one-sided padding", 0, DIMS(2, 16, 11, 9), DIMS(16, 16, 3, 2),
+         ABSENT, .spatial = 2, .stride = {2, 1}, .dilation = {2, 3}, .before = {0, 2},
+         .after = {3, 0}, .group = 1),
+    CONV("stride leaves elements over", 1, DIMS(2, 16, 8, 8), DIMS(16, 16, 3, 3), DIMS(16),
+         .spatial = 2, .stride = {3, 3}, .dilation = ONES, .group = 1),
+    CONV("1-D", 1, DIMS(3, 6, 21), DIMS(8, 6, 5), DIMS(8), .spatial = 1, .stride = {2},
+         .dilation = {1}, .before = {4}, .group = 1),
+    CONV("1-D in blocks", 1, DIMS(3, 16, 12), DIMS(32, 16, 3), DIMS(32), .spatial = 1,
+         .stride = {1}, .dilation = {2}, .before = {2}, .after = {2}, .group = 1),
+    CONV("3-D", 1, DIMS(2, 3, 5, 6, 7), DIMS(4, 3, 3, 2, 3), DIMS(4), .spatial = 3,
+         .stride = {1, 2, 1}, .dilation = ONES, .before = {1, 0, 1}, .after = {1, 1, 1},
+         .group = 1),
+    CONV("3-D in blocks", 1, DIMS(1, 16, 4, 5, 6), DIMS(16, 16, 3, 3, 3), DIMS(16), .spatial = 3,
+         .stride = ONES, .dilation = ONES, .before = ONES, .after = ONES, .group = 1),
+    {.name = "transposed convolution",
+     .op = &mgpu_op_conv_grad_input,
+     .attrs = ATTRS(conv, .spatial = 2, .stride = {2, 2}, .dilation = ONES, .before = {1, 0},
+                    .after = {0, 1}, .group = 1, .size = {9, 10}),
+     .inputs = 2,
+     .input = {DIMS(2, 16, 5, 5), DIMS(16, 6, 2, 2)}},
+    {.name = NULL},
+};
+
+/* ---- Pooling ----------------------------------------------------------------------------------
+ */
+
+#define POOLS(text, x_, ...)                                                                       \
+    {.name = "max_pool " text,                                                                     \
+     .op = &mgpu_op_max_pool,                                                                      \
+     .attrs = ATTRS(pool, __VA_ARGS__),                                                            \
+     .inputs = 1,                                                                                  \
+     .input = {x_}},                                                                               \
+        {.name = "average_pool " text,                                                             \
+         .op = &mgpu_op_average_pool,                                                              \
+         .attrs = ATTRS(pool, __VA_ARGS__),                                                        \
+         .inputs = 1,                                                                              \
+         .input = {x_}},                                                                           \
+    {                                                                                              \
+        .name = "average_pool with padding " text, .op = &mgpu_op_average_pool,                    \
+        .attrs = ATTRS(pool, __VA_ARGS__, .count_include_pad = true), .inputs = 1, .input = {      \
+            x_                                                                                     \
+        }                                                                                          \
+    }
+
+static const struct mgpu_check pools[] = {
+    POOLS("halves", DIMS(3, 5, 8, 6), .spatial = 2, .kernel = {2, 2}, .stride = {2, 2},
+          .dilation = ONES, .in = {8, 6}, .out = {4, 3}),
+    POOLS("overlapping, padded", DIMS(2, 3, 9, 40), .spatial = 2, .kernel = {3, 3},
+          .stride = {2, 1}, .dilation = ONES, .before = {1, 1}, .after = {1, 1}, .in = {9, 40},
+          .out = {5, 40}),
+    POOLS("one-sided, dilated, strided", DIMS(2, 2, 11, 13), .spatial = 2, .kernel = {2, 3},
+          .stride = {3, 3}, .dilation = {2, 3}, .before = {0, 2}, .after = {1, 0}, .in = {11, 13},
+          .out = {4, 3}),
+    POOLS("ceiling", DIMS(1, 2, 7, 7), .spatial = 2, .kernel = {2, 2}, .stride = {2, 2},
+          .dilation = ONES, .in = {7, 7}, .out = {4, 4}),
+    POOLS("whole planes", DIMS(2, 7, 7, 9), .spatial = 2, .kernel = {7, 9}, .stride = {1, 1},
+          .dilation = ONES, .in = {7, 9}, .out = {1, 1}),
+    POOLS("wide windows", DIMS(2, 3, 6, 20), .spatial = 2, .kernel = {2, 9}, .stride = {2, 7},
+          .dilation = ONES, .before = {0, 1}, .after = {0, 1}, .in = {6, 20}, .out = {3, 2}),
+    POOLS("1-D", DIMS(2, 3, 33), .spatial = 1, .kernel = {4}, .stride = {2}, .dilation = {1},
+          .before = {1}, .after = {1}, .in = {33}, .out = {16}),
+    POOLS("3-D", DIMS(2, 2, 5, 6, 7), .spatial = 3, .kernel = {2, 3, 2}, .stride = {2, 1, 2},
+          .dilation = ONES, .before = {1, 1, 0}, .after = {0, 1, 1}, .in = {5, 6, 7},
+          .out = {3, 6, 4}),
+    POOLS("large", DIMS(4, 32, 28, 28), .spatial = 2, .kernel = {2, 2}, .stride = {2, 2},
+          .dilation = ONES, .in = {28, 28}, .out = {14, 14}),
+    {.name = NULL},
+};
+
+/* ---- Products, reductions, movement, softmax ---------------------------------------------------
+ */
+
+#define MATMUL(text, a_, b_, ...)                                                                  \
+    {                                                                                              \
+        .name = "matmul " text, .op = &mgpu_op_matmul, .attrs = ATTRS(matmul, __VA_ARGS__),        \
+        .inputs = 2, .input = {                                                                    \
+            a_,                                                                                    \
+            b_                                                                                     \
+        }                                                                                          \
+    }
+
+static const struct mgpu_check products[] = {
+    MATMUL("plain", DIMS(7, 5), DIMS(5, 3), .transpose_a = false),
+    MATMUL("linear layer", DIMS(128, 300), DIMS(70, 300), .transpose_b = true),
+    MATMUL("transposed first", DIMS(33, 17), DIMS(33, 9), .transpose_a = true),
+    MATMUL("both transposed", DIMS(33, 17), DIMS(9, 33), .transpose_a = true, .transpose_b = true),
+    MATMUL("one row", DIMS(1, 65), DIMS(65, 31), .transpose_a = false),
+    MATMUL("one column", DIMS(65, 31), DIMS(31, 1), .transpose_a = false),
+    MATMUL("one element", DIMS(1, 1), DIMS(1, 1), .transpose_a = false),
+    MATMUL("outer product", DIMS(9, 1), DIMS(1, 7), .transpose_a = false),
+    MATMUL("stack by matrix", DIMS(4, 3, 5), DIMS(5, 6), .transpose_a = false),
+    MATMUL("stack by matrix, transposed", DIMS(4, 5, 3), DIMS(5, 6), .transpose_a = true),
+    MATMUL("stacks", DIMS(2, 3, 8, 5), DIMS(2, 3, 9, 5), .transpose_b = true),
+    MATMUL("broadcast stacks", DIMS(2, 1, 4, 5), DIMS(3, 5, 6), .transpose_a = false),
+    MATMUL("matrix by stack", DIMS(4, 5), DIMS(3, 5, 6), .transpose_a = false),
+    MATMUL("five axes", DIMS(2, 1, 3, 4, 5), DIMS(1, 2, 1, 5, 6), .transpose_a = false),
+    {.name = NULL},
+};
+
+#define REDUCE(text, kind_, axes_, keep_, x_)                                                      \
+    {                                                                                              \
+        .name = "reduce " text, .op = &mgpu_op_reduce,                                             \
+        .attrs = ATTRS(reduce, .kind = MGPU_REDUCE_##kind_, .axes = axes_, .keep = keep_),         \
+        .inputs = 1, .input = {                                                                    \
+            x_                                                                                     \
+        }                                                                                          \
+    }
+
+static const struct mgpu_check reductions[] = {
+    REDUCE("everything", SUM, 7, false, DIMS(3, 5, 7)),
+    REDUCE("everything, large", SUM, 3, true, DIMS(300, 401)),
+    REDUCE("nothing", MEAN, 0, false, DIMS(3, 5)),
+    REDUCE("last", MEAN, 4, true, DIMS(3, 5, 70)),
+    REDUCE("first", SUM, 1, false, DIMS(129, 37)),
+    REDUCE("first, large", SUM, 1, false, DIMS(5000, 37)),
+    REDUCE("middle", MEAN, 2, false, DIMS(3, 17, 300)),
+    REDUCE("all but channels", SUM, 13, false, DIMS(4, 3, 5, 6)),
+    REDUCE("all but channels, large", SUM, 13, false, DIMS(64, 3, 28, 28)),
+    REDUCE("alternating", SUM, 5, false, DIMS(4, 3, 5, 6)),
+    REDUCE("sizes of one", MEAN, 5, true, DIMS(1, 3, 1, 6)),
+    {.name = NULL},
+};
+
+/* Without their gradients, which have other operators. */
+static const struct mgpu_check extremes[] = {
+    REDUCE("largest of all", MAX, 3, false, DIMS(30, 17)),
+    REDUCE("largest of columns", MAX, 1, false, DIMS(30, 17)),
+    REDUCE("smallest of rows", MIN, 2, true, DIMS(30, 37)),
+    {.name = NULL},
+};
+
+#define TRANSPOSE(text, x_, ...)                                                                   \
+    {                                                                                              \
+        .name = "transpose " text, .op = &mgpu_op_transpose,                                       \
+        .attrs = ATTRS(transpose, .perm = {__VA_ARGS__}), .inputs = 1, .input = {                  \
+            x_                                                                                     \
+        }                                                                                          \
+    }
+
+static const struct mgpu_check transposes[] = {
+    TRANSPOSE("matrix", DIMS(37, 21), 1, 0),
+    TRANSPOSE("large matrix", DIMS(300, 200), 1, 0),
+    TRANSPOSE("channels last", DIMS(2, 5, 7, 3), 0, 2, 3, 1),
+    TRANSPOSE("channels first", DIMS(2, 7, 3, 5), 0, 3, 1, 2),
+    TRANSPOSE("heads", DIMS(2, 9, 4, 8), 0, 2, 1, 3),
+    TRANSPOSE("reversed", DIMS(2, 3, 4, 5, 6), 4, 3, 2, 1, 0),
+    TRANSPOSE("time first", DIMS(4, 6, 17), 1, 0, 2),
+    TRANSPOSE("sizes of one", DIMS(1, 5, 1, 7), 2, 3, 0, 1),
+    TRANSPOSE("vector", DIMS(9), 0),
+    TRANSPOSE("middle to the end", DIMS(3, 20, 2, 18), 0, 2, 3, 1),
+    {.name = NULL},
+};
+
+#define SOFTMAX(text, axis_, log_, x_)                                                             \
+    {                                                                                              \
+        .name = "softmax " text, .op = &mgpu_op_softmax,                                           \
+        .attrs = ATTRS(softmax, .axis = axis_, .log = log_), .inputs = 1, .input = {               \
+            x_                                                                                     \
+        }                                                                                          \
+    }
+
+static const struct mgpu_check softmaxes[] = {
+    SOFTMAX("rows", 1, false, DIMS(9, 10)),
+    SOFTMAX("rows, log", 1, true, DIMS(9, 10)),
+    SOFTMAX("long rows", 2, false, DIMS(3, 11, 777)),
+    SOFTMAX("channels", 1, false, DIMS(2, 5, 9, 13)),
+    SOFTMAX("channels, log", 1, true, DIMS(2, 21, 9, 13)),
+    SOFTMAX("first axis", 0, false, DIMS(12, 70)),
+    SOFTMAX("one class", 1, true, DIMS(4, 1, 3)),
+    {.name = NULL},
+};
+
+/* ---- Normalisations ----------------------------------------------------------------------------
+ */
+
+#define BATCH_NORM(text, x_, c_)                                                                   \
+    {                                                                                              \
+        .name = "batch_norm " text, .op = &mgpu_op_batch_norm,                                     \
+        .attrs = ATTRS(batch_norm, .epsilon = 1e-5), .inputs = 3,                                  \
+        .input = {x_, DIMS(c_), DIMS(c_)}, .skip_outputs = 6                                       \
+    }
+#define GROUP_NORM(text, axis_, rms_, x_, scale_, bias_)                                           \
+    {                                                                                              \
+        .name = "group_norm " text, .op = &mgpu_op_group_norm,                                     \
+        .attrs = ATTRS(group_norm, .axis = axis_, .epsilon = 1e-5, .rms = rms_), .inputs = 3,      \
+        .input = {x_, scale_, bias_}, .skip_outputs = 6                                            \
+    }
+
+static const struct mgpu_check normalisations[] = {
+    BATCH_NORM("planes", DIMS(4, 5, 9, 7), 5),
+    BATCH_NORM("large", DIMS(8, 16, 28, 28), 16),
+    BATCH_NORM("rows", DIMS(33, 70), 70),
+    BATCH_NORM("small planes", DIMS(3, 65, 2), 65),
+    BATCH_NORM("3-D", DIMS(2, 3, 4, 5, 6), 3),
+    GROUP_NORM("layer", 2, false, DIMS(3, 5, 70), DIMS(70), DIMS(70)),
+    GROUP_NORM("layer without bias", 1, false, DIMS(9, 33), DIMS(33), ABSENT),
+    GROUP_NORM("layer over planes", 1, false, DIMS(3, 4, 5, 6), DIMS(4, 5, 6), DIMS(4, 5, 6)),
+    GROUP_NORM("instance", 2, false, DIMS(3, 4, 15, 16), ABSENT, ABSENT),
+    GROUP_NORM("rms", 2, true, DIMS(3, 5, 64), DIMS(64), ABSENT),
+    GROUP_NORM("large", 1, false, DIMS(200, 300), DIMS(300), DIMS(300)),
+    {.name = NULL},
+};
+
+int main(void)
+{
+    static const struct mgpu_check *const all[] = {
+        convolutions, pools, products, reductions, transposes, softmaxes, normalisations};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        CHECK(mgpu_kernel_check(all[i]) == 0);
+        CHECK(mgpu_kernel_check_together(all[i]) == 0);
+    }
+    CHECK(mgpu_kernel_check(extremes) == 0);
+    return test_end();
+}

@@ -188,28 +188,27 @@ static int set_option(struct mgpu_loss *loss, const struct mgpu_item *item,
         return mgpu_fail(MGPU_EUSAGE, "%s needs a value: %s=...", name, name);
     if (strcmp(name, "output") == 0)
         return set_name(&loss->output, "output", item->value, known->outputs, known->output_count);
-    if (strcmp(name, "label") == 0)
-        return set_name(&loss->label, "label (of the data)", item->value, known->labels,
-                        known->label_count);
     if (strcmp(name, "reduction") == 0)
         return set_reduction(loss, item->value);
-    if (strcmp(name, "class_weights") == 0)
+    if (strcmp(name, "label") == 0)
+        loss->label = item->value;
+    else if (strcmp(name, "class_weights") == 0)
         loss->class_weights_file = item->value;
     else
         return set_number(loss, name, item->value);
     return 0;
 }
 
-/* ":NAME" at *at, one of `names`, copied into the arena; *at moves behind it. */
-static int short_name(const char **out, const char **at, const char *what, const char *const *names,
-                      int count, struct mgpu_arena *arena)
+/* ":NAME" at *at, copied into the arena: the longest of `names`, else up to the comma; *at moves
+ * behind it. */
+static const char *short_name(const char **at, const char *const *names, int count,
+                              struct mgpu_arena *arena)
 {
     size_t n = mgpu_longest_name(*at + 1, names, count, ":,");
     char *name = mgpu_arena_string(arena, *at + 1);
     name[n ? n : strcspn(name, ",")] = '\0';
     *at += 1 + strlen(name);
-    return n ? set_name(out, what, name, names, count)
-             : mgpu_unknown_name(what, name, names, count);
+    return name;
 }
 
 /* KIND or KIND:OUTPUT or KIND:OUTPUT:LABEL; *at moves to the comma or the end. */
@@ -221,11 +220,11 @@ static int parse_head(struct mgpu_loss *loss, const char **at, const struct know
     *at += strlen(kind);
     MGPU_TRY(set_kind(loss, kind));
     if (**at == ':')
-        MGPU_TRY(
-            short_name(&loss->output, at, "output", known->outputs, known->output_count, arena));
+        MGPU_TRY(set_name(&loss->output, "output",
+                          short_name(at, known->outputs, known->output_count, arena),
+                          known->outputs, known->output_count));
     if (**at == ':' && loss->kind != MGPU_LOSS_OUTPUT)
-        MGPU_TRY(short_name(&loss->label, at, "label (of the data)", known->labels,
-                            known->label_count, arena));
+        loss->label = short_name(at, known->labels, known->label_count, arena);
     if (**at && **at != ',')
         return mgpu_fail(MGPU_EUSAGE, "'%s' is too much", *at);
     return 0;

@@ -1,4 +1,5 @@
 /* --loss: kinds, their other names, and their options. */
+#include "runtime/base/nearest.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/train/loss_private.h"
@@ -8,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* A name of a kind, and what its framework takes for granted. The first of each kind is ours. */
+/* A name of a kind, and what its framework takes for granted. The first OWN_NAMES are ours. */
 struct kind_name {
     const char *name;
     enum mgpu_loss_kind kind;
@@ -63,7 +64,7 @@ static const struct kind_name kind_names[] = {
     {"kullback_leibler_divergence", MGPU_LOSS_KL, KERAS},
     {"kld", MGPU_LOSS_KL, KERAS},
 };
-enum { KIND_NAMES = sizeof kind_names / sizeof *kind_names };
+enum { KIND_NAMES = sizeof kind_names / sizeof *kind_names, OWN_NAMES = MGPU_LOSS_OUTPUT + 1 };
 
 /* The options and the kinds that have them, as a bit mask. */
 #define KIND(kind) (1u << MGPU_LOSS_##kind)
@@ -95,7 +96,8 @@ static int unknown_kind(const char *name)
     const char *names[KIND_NAMES];
     for (int i = 0; i < KIND_NAMES; i++)
         names[i] = kind_names[i].name;
-    return mgpu_unknown_name("loss", name, names, KIND_NAMES);
+    bool near = mgpu_nearest(name, names, KIND_NAMES);
+    return mgpu_unknown_name("loss", name, names, near ? KIND_NAMES : OWN_NAMES);
 }
 
 static int unknown_option(const struct mgpu_loss *loss, const char *name)

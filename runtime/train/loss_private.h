@@ -28,7 +28,7 @@ const struct mgpu_node *mgpu_loss_activation(const struct mgpu_value *y, int axi
 struct mgpu_value *mgpu_loss_label(struct mgpu_graph *g, const struct mgpu_loss *loss,
                                    struct mgpu_value *y);
 
-/* The sample weights (double) spread over the label's positions; without any, NULL. */
+/* The sample weights (g->float_type) spread over the label's positions; without any, NULL. */
 struct mgpu_value *mgpu_loss_weights(struct mgpu_graph *g, const struct mgpu_loss *loss,
                                      struct mgpu_value *y);
 

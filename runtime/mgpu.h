@@ -62,7 +62,7 @@ struct mgpu_options {
 
 #define MGPU_OPTIONS                                                                               \
     {                                                                                              \
-        .shuffle = true, .batch = 0, .accumulate = 1, .epochs = 1, .optimizer = "adam",     \
+        .shuffle = true, .batch = 0, .accumulate = 1, .epochs = 1, .optimizer = "adam",            \
         .precision = "f32", .strategy = "auto"                                                     \
     }
 
@@ -111,6 +111,17 @@ int mgpu_save(struct mgpu_trainer *trainer, const char *path);
 
 /* Whether a file could be written there, without touching what is there now. */
 int mgpu_check_target(const char *path);
+
+/* One weight, or the gradient of the last step (the mean over the whole batch, before clipping and
+ * weight decay), as `count` doubles in the layout of the file. `name` is an initializer's, or what
+ * a weight that was split off is called in the saved file. Unknown names and other counts are
+ * errors. */
+int mgpu_weight_read(struct mgpu_trainer *trainer, const char *name, double *to, int64_t count);
+int mgpu_gradient_read(struct mgpu_trainer *trainer, const char *name, double *to, int64_t count);
+/* The other way, into every rank: `count` doubles, rounded to what is stored. Tied initializers
+ * change together. */
+int mgpu_weight_write(struct mgpu_trainer *trainer, const char *name, const double *from,
+                      int64_t count);
 
 /* Facts for messages. */
 struct mgpu_facts {

@@ -68,20 +68,12 @@ static bool has_avx512(void)
     return dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core;
 }
 
-/* Channels in blocks of 16: nChw16c and kin. */
-static dnnl_memory_desc_t blocked(int rank, const int64_t *dims)
-{
-    static const dnnl_format_tag_t tags[] = {dnnl_nCw16c, dnnl_nChw16c, dnnl_nCdhw16c};
-    dnnl_memory_desc_t desc;
-    dnnl_memory_desc_init_by_tag(&desc, rank, dims, dnnl_f32, tags[rank - 3]);
-    return desc;
-}
-
 static dnnl_memory_desc_t laid(enum layout layout, int rank, const int64_t *dims)
 {
-    return layout == PLAIN     ? mgpu_dnn_plain(rank, dims)
-           : layout == BLOCKED ? blocked(rank, dims)
-                               : mgpu_dnn_any(rank, dims);
+    static const dnnl_format_tag_t blocks[] = {dnnl_nCw16c, dnnl_nChw16c, dnnl_nCdhw16c};
+    if (layout == PLAIN)
+        return mgpu_dnn_plain(rank, dims);
+    return mgpu_dnn_tagged(rank, dims, layout == BLOCKED ? blocks[rank - 3] : dnnl_format_tag_any);
 }
 
 static struct descs lay(const struct problem *p, enum layout layout)

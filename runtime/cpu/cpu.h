@@ -20,6 +20,7 @@ extern const struct mgpu_kernel mgpu_cpu_softmax[];
 extern const struct mgpu_kernel mgpu_cpu_batch_norm[];
 extern const struct mgpu_kernel mgpu_cpu_group_norm[];
 extern const struct mgpu_kernel mgpu_cpu_rnn[];
+extern const struct mgpu_kernel mgpu_cpu_rnn_grad[];
 extern const struct mgpu_kernel mgpu_cpu_update[];
 
 /* Every operand that is there is float, and none is empty. */

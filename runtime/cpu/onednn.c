@@ -236,16 +236,26 @@ static int run_reorder(struct mgpu_dnn *dnn, const struct operand *o)
     return mgpu_dnn_check(dnnl_primitive_execute(o->reorder, dnn->stream, 3, args), "a reorder");
 }
 
+static int load(struct mgpu_dnn *dnn, const struct operand *o, void *data)
+{
+    MGPU_TRY(mgpu_dnn_check(dnnl_memory_set_data_handle(o->outside, data), "placing memory"));
+    return o->reorder && !o->output ? run_reorder(dnn, o) : 0;
+}
+
+int mgpu_dnn_load(struct mgpu_dnn *dnn, int i, void *data, void *workspace)
+{
+    MGPU_TRY(place_inside(dnn, workspace));
+    return load(dnn, &dnn->operands[i], data);
+}
+
 int mgpu_dnn_run(struct mgpu_dnn *dnn, void *const *data, void *workspace)
 {
     dnnl_exec_arg_t args[OPERANDS + 1] = {{DNNL_ARG_SCRATCHPAD, dnn->scratchpad}};
     MGPU_TRY(place_inside(dnn, workspace));
     for (int i = 0; i < dnn->count; i++) {
         const struct operand *o = &dnn->operands[i];
-        MGPU_TRY(
-            mgpu_dnn_check(dnnl_memory_set_data_handle(o->outside, data[i]), "placing memory"));
-        if (o->reorder && !o->output)
-            MGPU_TRY(run_reorder(dnn, o));
+        if (data[i])
+            MGPU_TRY(load(dnn, o, data[i]));
         args[i + 1] = (dnnl_exec_arg_t){o->arg, o->inside};
     }
     MGPU_TRY(mgpu_dnn_check(
@@ -257,10 +267,39 @@ int mgpu_dnn_run(struct mgpu_dnn *dnn, void *const *data, void *workspace)
     return 0;
 }
 
+static dnnl_memory_desc_t matrix(int64_t rows, int64_t columns, bool transpose)
+{
+    const int64_t dims[] = {rows, columns};
+    const int64_t strides[] = {transpose ? 1 : columns, transpose ? rows : 1};
+    return mgpu_dnn_strided(2, dims, strides);
+}
+
+int mgpu_dnn_product(struct mgpu_dnn **out, int64_t m, int64_t n, int64_t k, bool transpose_a,
+                     bool transpose_b, bool pack)
+{
+    const struct mgpu_dnn_operand operands[] = {
+        {DNNL_ARG_SRC, false, matrix(m, k, transpose_a)},
+        {DNNL_ARG_WEIGHTS, false, matrix(k, n, transpose_b)},
+        {DNNL_ARG_DST, true, matrix(m, n, false)},
+    };
+    dnnl_memory_desc_t any = mgpu_dnn_tagged(2, (const int64_t[]){k, n}, dnnl_format_tag_any);
+    dnnl_matmul_desc_t op;
+    MGPU_TRY(mgpu_dnn_check(dnnl_matmul_desc_init(&op, &operands[0].outside,
+                                                  pack ? &any : &operands[1].outside, NULL,
+                                                  &operands[2].outside),
+                            "describing a matrix product"));
+    return mgpu_dnn_new(out, &op, NULL, 3, operands);
+}
+
 dnnl_memory_desc_t mgpu_dnn_strided(int rank, const int64_t *dims, const int64_t *strides)
 {
+    dnnl_dims_t all_dims = {0}, all_strides = {0}; /* oneDNN's prototypes want them whole */
+    for (int i = 0; i < rank; i++) {
+        all_dims[i] = dims[i];
+        all_strides[i] = strides[i];
+    }
     dnnl_memory_desc_t desc;
-    dnnl_memory_desc_init_by_strides(&desc, rank, dims, dnnl_f32, strides);
+    dnnl_memory_desc_init_by_strides(&desc, rank, all_dims, dnnl_f32, all_strides);
     return desc;
 }
 
@@ -272,9 +311,12 @@ dnnl_memory_desc_t mgpu_dnn_plain(int rank, const int64_t *dims)
     return mgpu_dnn_strided(rank, dims, strides);
 }
 
-dnnl_memory_desc_t mgpu_dnn_any(int rank, const int64_t *dims)
+dnnl_memory_desc_t mgpu_dnn_tagged(int rank, const int64_t *dims, dnnl_format_tag_t tag)
 {
+    dnnl_dims_t all_dims = {0};
+    for (int i = 0; i < rank; i++)
+        all_dims[i] = dims[i];
     dnnl_memory_desc_t desc;
-    dnnl_memory_desc_init_by_tag(&desc, rank, dims, dnnl_f32, dnnl_format_tag_any);
+    dnnl_memory_desc_init_by_tag(&desc, rank, all_dims, dnnl_f32, tag);
     return desc;
 }

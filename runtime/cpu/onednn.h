@@ -36,17 +36,27 @@ int64_t mgpu_dnn_workspace(const struct mgpu_dnn *dnn);
 /* The name of the implementation that oneDNN picked ("brgconv:avx512_core"). */
 const char *mgpu_dnn_name(const struct mgpu_dnn *dnn);
 
+/* Brings operand i, an input, into the layout inside, for the runs that follow on this workspace
+ * and have NULL as data[i]. An operand that needs no reordering is remembered. */
+int mgpu_dnn_load(struct mgpu_dnn *dnn, int i, void *data, void *workspace);
+
 /* Runs it on data[i] of operand i, on the calling thread and its OpenMP team. */
 int mgpu_dnn_run(struct mgpu_dnn *dnn, void *const *data, void *workspace);
+
+/* y [m,n] = a [m,k] b [k,n] of dense rows: operands a, b, y. Either is stored transposed if asked.
+ * `pack` leaves b's layout inside to oneDNN: for a b that is loaded once and used often. */
+int mgpu_dnn_product(struct mgpu_dnn **out, int64_t m, int64_t n, int64_t k, bool transpose_a,
+                     bool transpose_b, bool pack);
 
 /* release and workspace of a kernel whose whole state is one such primitive. */
 void mgpu_dnn_release_state(void *state);
 int64_t mgpu_dnn_state_workspace(const struct mgpu_node *node, int threads, const void *state);
 
-/* Descriptors of float tensors: row-major; by strides in elements; layout left to the primitive. */
+/* Descriptors of float tensors: row-major; by strides in elements; by oneDNN's name of
+ * the layout (dnnl_format_tag_any: left to the primitive). */
 dnnl_memory_desc_t mgpu_dnn_plain(int rank, const int64_t *dims);
 dnnl_memory_desc_t mgpu_dnn_strided(int rank, const int64_t *dims, const int64_t *strides);
-dnnl_memory_desc_t mgpu_dnn_any(int rank, const int64_t *dims);
+dnnl_memory_desc_t mgpu_dnn_tagged(int rank, const int64_t *dims, dnnl_format_tag_t tag);
 
 /* 0, or an error that says what oneDNN refused. */
 int mgpu_dnn_check(dnnl_status_t status, const char *what);

@@ -29,6 +29,16 @@ MGPU_SIMD double mgpu_cpu_sum_products(const float *x, float mean, const float *
     SUM((x[i] - mean) * dy[i]);
 }
 
+MGPU_SIMD void mgpu_cpu_column_sums(const float *x, int64_t rows, int64_t step, int64_t width,
+                                    float *to)
+{
+    double sum[MGPU_COLUMNS] = {0};
+    for (int64_t row = 0; row < rows; row++)
+        MGPU_LOOP for (int64_t j = 0; j < width; j++) sum[j] += (double)x[row * step + j];
+    for (int64_t j = 0; j < width; j++)
+        to[j] = (float)sum[j];
+}
+
 MGPU_SIMD void mgpu_cpu_affine(float *y, const float *x, float mean, float factor, float offset,
                                int64_t n)
 {

@@ -9,6 +9,10 @@ double mgpu_cpu_sum(const float *x, int64_t n);
 double mgpu_cpu_sum_squares(const float *x, float mean, int64_t n);
 double mgpu_cpu_sum_products(const float *x, float mean, const float *dy, int64_t n);
 
+/* to[j] = sum over rows of x[row * step + j], for j < width <= MGPU_COLUMNS. */
+enum { MGPU_COLUMNS = 256 };
+void mgpu_cpu_column_sums(const float *x, int64_t rows, int64_t step, int64_t width, float *to);
+
 /* y[i] = (x[i] - mean) * factor + offset */
 void mgpu_cpu_affine(float *y, const float *x, float mean, float factor, float offset, int64_t n);
 

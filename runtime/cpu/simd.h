@@ -28,7 +28,8 @@
 #endif
 #define MGPU_LOOP _Pragma("GCC ivdep")
 
-/* A loop that MGPU_SIMD functions share: compiled into each of them, with its constant arguments. */
+/* A loop that MGPU_SIMD functions share: compiled into each of them, with its constant arguments.
+ */
 #define MGPU_INLINE static inline __attribute__((always_inline))
 
 /* glibc's vector functions (libmvec, at most 4 units in the last place). */

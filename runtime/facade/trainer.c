@@ -129,8 +129,6 @@ void mgpu_trainer_free(struct mgpu_trainer *t)
     free(t->sample_weights);
     free(t->result_sums);
     free(t->devices);
-    free(t->metric);
-    free(t->optimizer.group);
     mgpu_weights_free(t->weights);
     mgpu_onnx_model_free(t->model);
     mgpu_onnx_free(t->file);

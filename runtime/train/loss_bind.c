@@ -234,8 +234,7 @@ static int check_class_weights(const struct mgpu_loss *loss, const struct mgpu_a
     char text[MGPU_SHAPE_TEXT];
     if (mgpu_array_count(array) != loss->classes)
         return mgpu_fail(MGPU_EINVALID, "class weights %s, but %lld classes",
-                         mgpu_shape_text(text, array->rank, array->dims),
-                         (long long)loss->classes);
+                         mgpu_shape_text(text, array->rank, array->dims), (long long)loss->classes);
     for (int64_t i = 0; i < loss->classes; i++) {
         double w = mgpu_get_double(array->data, array->type, i);
         if (!(w >= 0) || isinf(w))
@@ -277,7 +276,7 @@ static int bind_loss(struct bind *b, struct mgpu_arena *arena)
                          mgpu_value_text(text, b->g, b->y));
     if (loss->kind == MGPU_LOSS_OUTPUT)
         return 0;
-    MGPU_TRY(mgpu_loss_shape_of(&b->shape, b->g, b->y));
+    MGPU_TRY(mgpu_loss_shape_of(&b->shape, b->g, b->y, loss->by_step));
     MGPU_TRY(mgpu_loss_has_classes(loss->kind) ? bind_classes(b) : bind_elements(b));
     if (loss->class_weights_file)
         MGPU_TRY(read_class_weights(loss, arena));

@@ -18,8 +18,9 @@ static int64_t elements(const struct mgpu_loss *loss, int from, int to)
 
 static int bad_label(const struct mgpu_loss *loss, int64_t sample, int64_t label)
 {
-    return mgpu_fail(MGPU_EINVALID, "label '%s', sample %lld: %lld is not one of the classes 0 to "
-                                    "%lld",
+    return mgpu_fail(MGPU_EINVALID,
+                     "label '%s', sample %lld: %lld is not one of the classes 0 to "
+                     "%lld",
                      loss->label, (long long)sample, (long long)label,
                      (long long)loss->classes - 1);
 }

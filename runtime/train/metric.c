@@ -233,8 +233,7 @@ static struct mgpu_value *class_hit(const struct build *b)
 {
     if (b->metric->kind == MGPU_METRIC_TOP_K)
         return among_top(b);
-    struct mgpu_value *guess =
-        mgpu_arg_reduce(b->g, b->y, b->loss->axis, false, false, false);
+    struct mgpu_value *guess = mgpu_arg_reduce(b->g, b->y, b->loss->axis, false, false, false);
     return equal(b->g, guess, wanted_class(b));
 }
 
@@ -258,8 +257,8 @@ static struct mgpu_value *binary_hit(const struct build *b)
 /* |y - label| or its square. */
 static struct mgpu_value *distance(const struct build *b)
 {
-    struct mgpu_value *d = mgpu_sub(b->g, mgpu_cast(b->g, b->y, MGPU_DOUBLE),
-                                    mgpu_cast(b->g, b->label, MGPU_DOUBLE));
+    struct mgpu_value *d =
+        mgpu_sub(b->g, mgpu_cast(b->g, b->y, MGPU_DOUBLE), mgpu_cast(b->g, b->label, MGPU_DOUBLE));
     return b->metric->kind == MGPU_METRIC_MAE ? mgpu_unary(b->g, MGPU_X_ABS, d)
                                               : mgpu_mul(b->g, d, d);
 }
@@ -275,8 +274,8 @@ static struct mgpu_value *counted(const struct build *b, struct mgpu_value *each
 {
     if (b->loss->label_type != MGPU_INT64 || !b->loss->ignore)
         return ones(b->g, each);
-    struct mgpu_value *ignored = mgpu_graph_constant(b->g, NULL, MGPU_INT64, 0, NULL,
-                                                     &b->loss->ignore_index, NULL);
+    struct mgpu_value *ignored =
+        mgpu_graph_constant(b->g, NULL, MGPU_INT64, 0, NULL, &b->loss->ignore_index, NULL);
     return mgpu_affine(b->g, equal(b->g, b->label, ignored), -1, 1);
 }
 
@@ -289,12 +288,14 @@ static int build(const struct build *b, struct mgpu_value **sum, struct mgpu_val
 {
     if (!b->label)
         return mgpu_build_error();
-    struct mgpu_value *each = by_class(b) ? class_hit(b)
+    struct mgpu_value *each = by_class(b)                               ? class_hit(b)
                               : b->metric->kind == MGPU_METRIC_ACCURACY ? binary_hit(b)
                                                                         : distance(b);
     struct mgpu_value *share = counted(b, each);
-    if (b->loss->sample_weights)
-        share = mgpu_mul(b->g, share, mgpu_loss_weights(b->g, b->loss, b->y));
+    if (b->loss->sample_weights) {
+        struct mgpu_value *weights = mgpu_loss_weights(b->g, b->loss, b->y);
+        share = mgpu_mul(b->g, share, mgpu_cast(b->g, weights, MGPU_DOUBLE));
+    }
     *sum = total(b->g, mgpu_mul(b->g, each, share));
     *count = total(b->g, share);
     return *sum && *count ? 0 : mgpu_build_error();
@@ -310,7 +311,7 @@ int mgpu_metric_build(struct mgpu_graph *g, const struct mgpu_metric *metric,
     struct build b = {g, metric, loss, y, mgpu_loss_label(g, loss, y)};
     int rc = build(&b, sum, count);
     g->origin = before;
-    return mgpu_prefix(rc, "metric %s", metric->name);
+    return rc;
 }
 
 double mgpu_metric_value(const struct mgpu_metric *metric, double sum, double count)

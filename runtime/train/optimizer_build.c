@@ -58,8 +58,7 @@ static struct mgpu_value *add_state(struct mgpu_graph *g, const struct mgpu_valu
 {
     out->name = mgpu_arena_format(g->arena, "%s:%s", weight->name, name);
     out->value = start;
-    return mgpu_graph_parameter(g, out->name, MGPU_STATE, weight->type, weight->rank,
-                                weight->dims);
+    return mgpu_graph_parameter(g, out->name, MGPU_STATE, weight->type, weight->rank, weight->dims);
 }
 
 /* The update of parameter `p`; starts[] gets its states. Returns how many. */
@@ -70,8 +69,7 @@ static int add_update(struct mgpu_graph *g, const struct mgpu_update_attrs *attr
     int states = mgpu_update_states(attrs, start);
     struct mgpu_value *out[1 + MOST_STATES], *weight = g->parameters[p].value;
     struct mgpu_value *in[5 + MOST_STATES] = {
-        weight, g->parameters[p].gradient,
-        mgpu_graph_scalar(g, MGPU_SCALAR_STEP, "updates so far"),
+        weight, g->parameters[p].gradient, mgpu_graph_scalar(g, MGPU_SCALAR_STEP, "updates so far"),
         mgpu_graph_scalar(g, MGPU_SCALAR_LR_FACTOR, "factor of the learning rate"), coefficient};
     for (int s = 0; s < states; s++)
         in[5 + s] = add_state(g, weight, mgpu_update_state_name(attrs, s), start[s], &starts[s]);

@@ -43,7 +43,7 @@ static const struct mgpu_update_attrs defaults[STYLES][KINDS] = {
 };
 
 /* The options: which kinds have them, where they go, what they may be. */
-#define KIND(kind) (1u << MGPU_##kind)
+#define KIND(kind)  (1u << MGPU_##kind)
 #define FIELD(name) offsetof(struct mgpu_update_attrs, name)
 enum { ALL = ~0u, BETAS = KIND(ADAM) | KIND(ADAMW) | KIND(LAMB) };
 static const double BELOW_ONE = 1 - 1e-12;
@@ -72,8 +72,7 @@ static const struct optimizer_option {
     {"rho", KIND(RMSPROP), FIELD(rho), false, BELOW_ONE},
     {"centered", KIND(RMSPROP), FIELD(centered), true, 1},
     {"lr_decay", KIND(ADAGRAD), FIELD(lr_decay), false, INFINITY},
-    {"initial_accumulator_value", KIND(ADAGRAD), FIELD(initial_accumulator_value), false,
-     INFINITY},
+    {"initial_accumulator_value", KIND(ADAGRAD), FIELD(initial_accumulator_value), false, INFINITY},
 };
 enum { OPTIONS = sizeof options / sizeof *options };
 
@@ -168,15 +167,18 @@ int mgpu_optimizer_parse(struct mgpu_optimizer *out, const char *text, double cl
     return mgpu_prefix(rc, "--optimizer %s", text);
 }
 
-/* ",name=" of an option, at a comma: where a pattern ends. */
-static bool begins_options(const char *text)
+/* Does an option come behind this comma? There a pattern ends. */
+static bool begins_options(const char *comma)
 {
     for (int i = 0; i < OPTIONS; i++) {
         size_t n = strlen(options[i].name);
-        if (strncmp(text + 1, options[i].name, n) == 0 && text[1 + n] == '=')
+        if (strncmp(comma + 1, options[i].name, n) != 0)
+            continue;
+        char end = comma[1 + n];
+        if (end == '=' || (options[i].flag && (end == ',' || !end)))
             return true;
     }
-    return strncmp(text + 1, "nesterov", 8) == 0 || strchr(text + 1, '=') == NULL;
+    return false;
 }
 
 /* How long the pattern is at the start of a group. */

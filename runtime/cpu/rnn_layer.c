@@ -1,0 +1,142 @@
+#include "runtime/cpu/rnn_layer.h"
+
+#include <omp.h>
+#include <stdlib.h>
+
+enum { LINE = 64, ENOUGH = 8 /* samples a thread */ };
+
+static bool has_activations(const struct mgpu_rnn_attrs *a, int direction, int f, int g, int h)
+{
+    const int64_t *own = a->activation + 3 * direction;
+    bool gru = a->kind == MGPU_GRU, lstm = a->kind == MGPU_LSTM;
+    return own[0] == f && (own[1] == g || !(gru || lstm)) && (own[2] == h || !lstm);
+}
+
+static bool usual_activations(const struct mgpu_rnn_attrs *a)
+{
+    int directions = a->direction == MGPU_RNN_BIDIRECTIONAL ? 2 : 1;
+    bool usual = true, relu = true;
+    int first = a->kind == MGPU_RNN ? MGPU_ACT_TANH : MGPU_ACT_SIGMOID;
+    for (int d = 0; d < directions; d++) {
+        usual = usual && has_activations(a, d, first, MGPU_ACT_TANH, MGPU_ACT_TANH);
+        relu = relu && has_activations(a, d, MGPU_ACT_RELU, -1, -1);
+    }
+    return usual || (a->kind == MGPU_RNN && relu);
+}
+
+bool mgpu_cpu_rnn_accepts(const struct mgpu_node *node)
+{
+    const struct mgpu_rnn_attrs *a = node->attrs;
+    const struct mgpu_value *x = node->input[0];
+    bool peephole = node->inputs > 7 && node->input[7];
+    return x->type == MGPU_FLOAT && mgpu_value_count(x) > 0 && a->clip == 0 && !a->input_forget &&
+           !peephole && (a->kind != MGPU_GRU || a->linear_before_reset) && usual_activations(a);
+}
+
+static enum mgpu_cpu_cell cell_of(const struct mgpu_rnn_attrs *a)
+{
+    return a->kind == MGPU_LSTM                ? MGPU_CELL_LSTM
+           : a->kind == MGPU_GRU               ? MGPU_CELL_GRU
+           : a->activation[0] == MGPU_ACT_RELU ? MGPU_CELL_RELU
+                                               : MGPU_CELL_TANH;
+}
+
+struct mgpu_cpu_rnn *mgpu_cpu_rnn_new(const struct mgpu_node *node, int threads)
+{
+    const struct mgpu_rnn_attrs *a = node->attrs;
+    const struct mgpu_value *x = node->input[0], *w = node->input[1];
+    struct mgpu_cpu_rnn *p = mgpu_xcalloc(1, sizeof *p);
+    p->cell = cell_of(a);
+    p->steps = x->dims[0].value;
+    p->samples = x->dims[1].value;
+    p->inputs = x->dims[2].value;
+    p->directions = w->dims[0].value;
+    p->hidden = a->hidden;
+    p->gates = w->dims[1].value / a->hidden;
+    p->width = (p->gates + (p->gates > 1)) * p->hidden;
+    p->reverse = a->direction == MGPU_RNN_REVERSE;
+    p->team = p->samples / threads >= ENOUGH ? threads : 1;
+    p->step = mgpu_xcalloc((size_t)p->team, sizeof(struct mgpu_dnn *));
+    return p;
+}
+
+void mgpu_cpu_rnn_free(void *layer)
+{
+    struct mgpu_cpu_rnn *p = layer;
+    if (!p)
+        return;
+    for (int i = 0; i < p->team; i++)
+        mgpu_dnn_free(p->step[i]);
+    for (int i = 0; i < 3; i++)
+        mgpu_dnn_free(p->products[i]);
+    free(p->step);
+    free(p);
+}
+
+static void need(struct mgpu_cpu_rnn *p, const struct mgpu_dnn *dnn)
+{
+    int64_t bytes = (mgpu_dnn_workspace(dnn) + LINE - 1) / LINE * LINE;
+    p->product_workspace = bytes > p->product_workspace ? bytes : p->product_workspace;
+}
+
+int mgpu_cpu_rnn_make_product(struct mgpu_cpu_rnn *p, int i, int64_t m, int64_t n, int64_t k,
+                              bool transpose_a, bool transpose_b)
+{
+    MGPU_TRY(mgpu_dnn_product(&p->products[i], m, n, k, transpose_a, transpose_b, false));
+    need(p, p->products[i]);
+    return 0;
+}
+
+/* Products of a team are made, and later run, with one thread each. */
+int mgpu_cpu_rnn_make_steps(struct mgpu_cpu_rnn *p, bool backward)
+{
+    int threads = omp_get_max_threads(), rc = 0;
+    int64_t row = p->gates * p->hidden;
+    if (p->team > 1)
+        omp_set_num_threads(1);
+    for (int i = 0; i < p->team && rc == 0; i++) {
+        struct mgpu_range range = mgpu_cpu_rnn_samples(p, i);
+        rc = mgpu_dnn_product(&p->step[i], range.end - range.begin, backward ? p->hidden : row,
+                              backward ? row : p->hidden, false, !backward, true);
+        if (rc == 0)
+            need(p, p->step[i]);
+    }
+    omp_set_num_threads(threads);
+    return rc;
+}
+
+struct mgpu_range mgpu_cpu_rnn_samples(const struct mgpu_cpu_rnn *p, int thread)
+{
+    return mgpu_cpu_part(p->samples, thread, p->team);
+}
+
+int64_t mgpu_cpu_rnn_time(const struct mgpu_cpu_rnn *p, int64_t direction, int64_t i)
+{
+    return p->reverse || direction == 1 ? p->steps - 1 - i : i;
+}
+
+bool mgpu_cpu_rnn_valid(const int32_t *lengths, int64_t t, int64_t n)
+{
+    return !lengths || t < lengths[n];
+}
+
+int mgpu_cpu_rnn_check_lengths(const struct mgpu_cpu_rnn *p, const int32_t *lengths)
+{
+    for (int64_t n = 0; lengths && n < p->samples; n++)
+        if (lengths[n] < 0 || lengths[n] > p->steps)
+            return mgpu_fail(MGPU_EINVALID, "sequence length %d of sample %lld is not 0 to %lld",
+                             (int)lengths[n], (long long)n, (long long)p->steps);
+    return 0;
+}
+
+int64_t mgpu_cpu_rnn_bytes(int64_t count)
+{
+    return (count * (int64_t)sizeof(float) + LINE - 1) / LINE * LINE;
+}
+
+float *mgpu_cpu_rnn_take(char **scratch, int64_t count)
+{
+    void *block = *scratch;
+    *scratch += mgpu_cpu_rnn_bytes(count);
+    return block;
+}

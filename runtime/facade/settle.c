@@ -336,7 +336,6 @@ static int bind_loss(struct mgpu_trainer *t, struct mgpu_graph *g, int i)
                              loss->text, loss->label);
     }
     loss->sample_weights = t->options.sample_weight != NULL;
-    loss->label_rows = d ? mgpu_feed_step_rows(t->train.feed, loss->label) : 0;
     return mgpu_loss_bind(loss, g, y, d ? d->type : MGPU_UNDEFINED, d ? d->rank : 0,
                           d ? d->dims : NULL, t->arena);
 }

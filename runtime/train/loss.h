@@ -49,9 +49,6 @@ struct mgpu_loss {
     int label_rank; /* of the whole batch array; 0 for MGPU_LOSS_OUTPUT */
     int label_batch_axis;
     struct mgpu_dim label_dims[MGPU_MAX_RANK]; /* with the batch's monomial */
-    /* Set by the caller before mgpu_loss_bind: a step takes so many rows of the label (--rows), not
-     * one a sample; 0: by samples. The output then has no batch axis and as many rows. */
-    int64_t label_rows;
     /* Set by the caller: there is an input "sample_weight" [N] of the float type. */
     bool sample_weights;
 };

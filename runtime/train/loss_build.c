@@ -36,8 +36,7 @@ struct mgpu_value *mgpu_loss_label(struct mgpu_graph *g, const struct mgpu_loss 
 {
     struct mgpu_dim dims[MGPU_MAX_RANK];
     memcpy(dims, loss->label_dims, sizeof dims);
-    if (!loss->label_rows)
-        dims[loss->label_batch_axis] = mgpu_dim_symbol(MGPU_BATCH, g->batch);
+    dims[loss->label_batch_axis] = mgpu_dim_symbol(MGPU_BATCH, g->batch);
     struct mgpu_value *label =
         find_or_add(g, loss->label, loss->label_type, loss->label_rank, dims);
     int rank = 0;
@@ -56,10 +55,7 @@ struct mgpu_value *mgpu_loss_weights(struct mgpu_graph *g, const struct mgpu_los
     int rank = 0, axis = mgpu_loss_has_classes(loss->kind) ? loss->axis : -1;
     if (!loss->sample_weights)
         return NULL;
-    if (loss->label_rows)
-        return mgpu_build_fail(MGPU_EUSAGE, "sample weights: the rows of '%s' are no samples",
-                               loss->label);
-    int rc = mgpu_loss_shape_of(&shape, g, y, loss);
+    int rc = mgpu_loss_shape_of(&shape, g, y);
     if (rc < 0)
         return mgpu_build_fail(rc, "%s", mgpu_error());
     if (axis >= 0)

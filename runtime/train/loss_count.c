@@ -56,7 +56,6 @@ static double per_sample(const struct mgpu_loss *loss)
 int mgpu_loss_count(double *count, const struct mgpu_loss *loss, int64_t samples,
                     const void *labels, const double *sample_weights, const int64_t *rows)
 {
-    samples = loss->label_rows ? loss->label_rows : samples;
     bool numbers = loss->kind != MGPU_LOSS_OUTPUT && loss->label_type == MGPU_INT64;
     *count = 0;
     if (numbers)

@@ -8,14 +8,13 @@
 /* Losses over the classes of one axis, whose labels may be class numbers. */
 bool mgpu_loss_has_classes(enum mgpu_loss_kind kind);
 
-/* An output's shape with the samples on an axis of their own: [N*8,C] is [N,8,C]. With
- * loss->label_rows the rows stand for the samples. */
+/* An output's shape with the samples on an axis of their own: [N*8,C] is [N,8,C]. */
 struct mgpu_loss_shape {
     int rank, batch;
     struct mgpu_dim dims[MGPU_MAX_RANK];
 };
 int mgpu_loss_shape_of(struct mgpu_loss_shape *out, const struct mgpu_graph *g,
-                       const struct mgpu_value *y, const struct mgpu_loss *loss);
+                       const struct mgpu_value *y);
 
 /* The axis of that shape that y's axis `axis` became. */
 int mgpu_loss_shape_axis(const struct mgpu_loss_shape *shape, const struct mgpu_value *y, int axis);

@@ -15,32 +15,16 @@ static int batch_axis(const struct mgpu_value *y)
     return -1;
 }
 
-/* Rows that are no samples: the output must have as many as a step takes of the label. */
-static int shape_of_rows(struct mgpu_loss_shape *out, const struct mgpu_graph *g,
-                         const struct mgpu_value *y, const struct mgpu_loss *loss)
-{
-    char text[MGPU_VALUE_TEXT];
-    if (batch_axis(y) >= 0 || !y->rank || y->dims[0].value != loss->label_rows)
-        return mgpu_fail(MGPU_EINVALID, "--rows %s=%lld does not fit output '%s' %s", loss->label,
-                         (long long)loss->label_rows, y->name, mgpu_value_text(text, g, y));
-    *out = (struct mgpu_loss_shape){.rank = y->rank, .batch = 0};
-    memcpy(out->dims, y->dims, sizeof out->dims);
-    return 0;
-}
-
 int mgpu_loss_shape_of(struct mgpu_loss_shape *out, const struct mgpu_graph *g,
-                       const struct mgpu_value *y, const struct mgpu_loss *loss)
+                       const struct mgpu_value *y)
 {
     char text[MGPU_VALUE_TEXT];
     struct mgpu_dim n = mgpu_dim_symbol(MGPU_BATCH, g->batch);
     int batch = batch_axis(y);
-    if (loss->label_rows)
-        return shape_of_rows(out, g, y, loss);
     if (batch < 0)
         return mgpu_fail(MGPU_EINVALID,
-                         "output '%s' %s has no axis of samples to compare with labels; where a "
-                         "step takes R rows of them, say --rows %s=R",
-                         y->name, mgpu_value_text(text, g, y), loss->label);
+                         "output '%s' %s has no axis of samples to compare with labels", y->name,
+                         mgpu_value_text(text, g, y));
     struct mgpu_dim rows = mgpu_dim_div(y->dims[batch], n);
     bool wide = rows.value > 1 && y->rank < MGPU_MAX_RANK;
     *out = (struct mgpu_loss_shape){.rank = y->rank + wide, .batch = batch};

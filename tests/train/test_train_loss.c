@@ -203,38 +203,6 @@ static void test_rows_of_a_sample(void)
     mgpu_graph_free(s.g);
 }
 
-/* A step takes 4 rows of the label, and no sample: y [4,3] without a batch axis. */
-static void test_step_rows(void)
-{
-    static const int64_t data[] = {60}, bad[] = {0, 2, 3, 1}, rows[] = {8, 9, 10, 11};
-    struct setup s;
-    struct mgpu_run run;
-    double count;
-    start(&s, MGPU_DOUBLE, 0, 2, (int64_t[]){4, 3});
-    s.x->dims[0] = mgpu_dim_symbol(1, 4);
-    s.g->batch = 1;
-    s.y = mgpu_copy(s.g, s.x);
-    CHECK_OK(parse(&s, "cross_entropy"));
-    CHECK_FAILS(bind_loss(&s, MGPU_INT64, 1, data), "say --rows label=R");
-    s.loss.label_rows = 5;
-    CHECK_FAILS(bind_loss(&s, MGPU_INT64, 1, data), "--rows label=5 does not fit output");
-    CHECK_OK(parse(&s, "cross_entropy"));
-    s.loss.label_rows = 4;
-    CHECK_OK(bind_loss(&s, MGPU_INT64, 1, data));
-    CHECK_OK(mgpu_loss_build(s.g, &s.loss, 0, s.y, &s.value));
-    CHECK(input(&s, "label") && input(&s, "label")->dims[0].value == 4);
-    mgpu_run_init(&run, s.g, &mgpu_backend_ref);
-    CHECK_OK(mgpu_run_feed(&run, input(&s, "label"), (double[]){0, 2, -100, 1}));
-    CHECK_OK(
-        mgpu_loss_count(&count, &s.loss, 1, mgpu_run_data(&run, input(&s, "label")), NULL, NULL));
-    CHECK(count == 3);
-    CHECK_OK(mgpu_run_all(&run));
-    CHECK_NEAR(*mgpu_run_doubles(&run, s.value), 3 * log(3), 1e-14);
-    CHECK_FAILS(mgpu_loss_count(&count, &s.loss, 1, bad, NULL, rows), "sample 10: 3 is");
-    mgpu_run_free(&run);
-    mgpu_graph_free(s.g);
-}
-
 /* The graph's own loss: one number, or one a sample; times the piece's share. */
 static void test_output(void)
 {
@@ -443,7 +411,6 @@ int main(void)
     test_through_views();
     test_through_flat_softmax();
     test_rows_of_a_sample();
-    test_step_rows();
     test_output();
     test_shared_labels();
     test_names();

@@ -90,12 +90,17 @@ static int source_state(struct pass *p, const struct mgpu_value *v)
     int axis = batch_axis(v);
     struct mgpu_split *s = &p->state[v->id];
     *s = axis >= 0 ? mgpu_split_make(MGPU_SPLIT_AXIS, axis, 1) : REPLICATED;
-    if (v->kind == MGPU_VALUE_INPUT && axis < 0 && p->plan->ranks > 1)
+    if (v->kind != MGPU_VALUE_INPUT || axis >= 0)
+        return 0;
+    if (p->plan->ranks == 1)
         return mgpu_fail(MGPU_EUNSUPPORTED,
-                         "the rows of input '%s' are not samples, so a batch cannot be split over "
-                         "%d ranks (--strategy data); use one rank",
-                         v->name, p->plan->ranks);
-    return 0;
+                         "the rows of input '%s' are not samples, so a batch cannot be cut into "
+                         "pieces (--accumulate)",
+                         v->name);
+    return mgpu_fail(MGPU_EUNSUPPORTED,
+                     "the rows of input '%s' are not samples, so a batch cannot be split over "
+                     "%d ranks (--strategy data); use one rank",
+                     v->name, p->plan->ranks);
 }
 
 static int mixes(struct pass *p, const struct mgpu_node *node, const struct mgpu_value *at)

@@ -347,8 +347,27 @@ static int bind_loss(struct mgpu_trainer *t, struct mgpu_graph *g, int i)
                           d ? d->dims : NULL, t->arena);
 }
 
+/* The data must fill the input: one row a sample, or as many as --rows says. */
+static int check_rows(const struct mgpu_trainer *t, const struct mgpu_value *v, int axis,
+                      int64_t rows)
+{
+    char text[MGPU_VALUE_TEXT];
+    bool samples = axis < v->rank && mgpu_dim_has(v->dims[axis], MGPU_BATCH);
+    int64_t size = axis < v->rank ? v->dims[axis].value : 1;
+    if (size == (rows ? rows : t->batch) && samples == !rows)
+        return 0;
+    mgpu_value_text(text, NULL, v);
+    if (rows)
+        return mgpu_fail(MGPU_EUSAGE, "--rows %s=%lld: a step takes %s of it", v->name,
+                         (long long)rows, text);
+    return mgpu_fail(MGPU_EUSAGE,
+                     "'%s' is %s for %lld samples: axis %d does not count them; give --batch-axis "
+                     "%s=AXIS, or --rows %s=R when a step takes R rows",
+                     v->name, text, (long long)t->batch, axis, v->name, v->name);
+}
+
 /* A want for an input of the graph: its shape without the batch axis. */
-static void add_want(struct mgpu_trainer *t, const struct mgpu_value *v)
+static int add_want(struct mgpu_trainer *t, const struct mgpu_value *v)
 {
     struct mgpu_feed_want *w = &t->want[t->wants];
     int axis = t->train.feed ? mgpu_feed_axis(t->train.feed, v->name) : 0;
@@ -359,6 +378,7 @@ static void add_want(struct mgpu_trainer *t, const struct mgpu_value *v)
         if (k != axis + step_label)
             w->dims[w->rank++] = v->dims[k].value;
     t->step_rows[t->wants++] = rows;
+    return check_rows(t, v, axis, rows);
 }
 
 static int slot_of(const struct mgpu_trainer *t, const char *name)
@@ -458,9 +478,10 @@ int mgpu_settle_losses(struct mgpu_trainer *t)
     MGPU_TRY(mgpu_build_graph(&g, t, t->losses ? MGPU_MODE_EVALUATE : MGPU_MODE_PREDICT, t->batch));
     t->want = MGPU_NEW_ARRAY(t->arena, struct mgpu_feed_want, g->input_count);
     t->step_rows = MGPU_NEW_ARRAY(t->arena, int64_t, g->input_count);
-    for (int i = 0; i < g->input_count; i++)
-        add_want(t, g->inputs[i]);
+    for (int i = 0; i < g->input_count && rc == 0; i++)
+        rc = add_want(t, g->inputs[i]);
     mgpu_graph_free(g);
+    MGPU_TRY(rc);
     MGPU_TRY(settle_sources(t));
     return host_buffers(t);
 }

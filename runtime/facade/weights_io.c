@@ -100,7 +100,8 @@ static const struct mgpu_weight *find_holder(const struct mgpu_trainer *t, const
 }
 
 struct place { /* of a weight in the ranks' memory */
-    const struct mgpu_stored *entry;
+    const struct mgpu_array *initial;
+    const struct mgpu_stored *entry; /* NULL: no node uses it, it stays as it is in the file */
     enum mgpu_buffer buffer;
     bool transposed; /* the holder's layout is the other way round */
 };
@@ -110,14 +111,14 @@ static int find_place(struct place *out, const struct mgpu_trainer *t, const cha
 {
     const struct mgpu_holder *h;
     const struct mgpu_weight *w = find_holder(t, name, &h);
-    out->entry = w ? mgpu_store_find(t->store, w->name) : NULL;
-    if (!out->entry)
-        return mgpu_fail(MGPU_EINVALID, "%s: '%s' is no weight that is used", t->path, name);
-    int64_t n = out->entry->bytes / (int64_t)mgpu_dtype_size(out->entry->type);
-    if (n != count)
+    if (!w)
+        return mgpu_fail(MGPU_EINVALID, "%s: '%s' is no weight", t->path, name);
+    out->initial = &t->model->initializer[h->initializer].array;
+    out->entry = mgpu_store_find(t->store, w->name);
+    if (mgpu_array_count(out->initial) != count)
         return mgpu_fail(MGPU_EINVALID, "%s: '%s' has %lld elements, not %lld", t->path, name,
-                         (long long)n, (long long)count);
-    out->buffer = out->entry->buffer;
+                         (long long)mgpu_array_count(out->initial), (long long)count);
+    out->buffer = out->entry ? out->entry->buffer : MGPU_BUFFER_FIXED;
     out->transposed = h->copy == MGPU_COPY_TRANSPOSED;
     return 0;
 }
@@ -139,9 +140,10 @@ static void *at_rank(const struct mgpu_trainer *t, int rank, const struct place 
 static void read_place(const struct mgpu_trainer *t, const struct place *p, double *to,
                        int64_t count)
 {
-    const void *from = at_rank(t, 0, p);
-    for (int64_t i = 0; i < count; i++)
-        to[i] = mgpu_get_double(from, p->entry->type, stored_index(p, i));
+    if (!p->entry)
+        mgpu_convert(to, MGPU_DOUBLE, p->initial->data, p->initial->type, count);
+    for (int64_t i = 0; p->entry && i < count; i++)
+        to[i] = mgpu_get_double(at_rank(t, 0, p), p->entry->type, stored_index(p, i));
 }
 
 int mgpu_weight_read(struct mgpu_trainer *t, const char *name, double *to, int64_t count)
@@ -156,6 +158,10 @@ int mgpu_gradient_read(struct mgpu_trainer *t, const char *name, double *to, int
 {
     struct place p;
     MGPU_TRY(find_place(&p, t, name, count));
+    if (!p.entry)
+        memset(to, 0, sizeof *to * (size_t)count);
+    if (!p.entry)
+        return 0;
     if (p.buffer != MGPU_BUFFER_WEIGHTS)
         return mgpu_fail(MGPU_EINVALID, "%s: '%s' is not trained: it has no gradient", t->path,
                          name);
@@ -168,6 +174,8 @@ int mgpu_weight_write(struct mgpu_trainer *t, const char *name, const double *fr
 {
     struct place p;
     MGPU_TRY(find_place(&p, t, name, count));
+    if (!p.entry)
+        return mgpu_fail(MGPU_EINVALID, "%s: no node uses '%s'", t->path, name);
     for (int r = 0; r < mgpu_team_size(t->team); r++)
         for (int64_t i = 0; i < count; i++)
             mgpu_set_double(at_rank(t, r, &p), p.entry->type, stored_index(&p, i), from[i]);

@@ -276,15 +276,7 @@ static int bind_loss(struct bind *b, struct mgpu_arena *arena)
                          mgpu_value_text(text, b->g, b->y));
     if (loss->kind == MGPU_LOSS_OUTPUT)
         return 0;
-<<<<<<< HEAD
-    MGPU_TRY(mgpu_loss_shape_of(&b->shape, b->g, b->y));
-    if (loss->sample_weights && !mgpu_dim_has(b->shape.dims[b->shape.batch], MGPU_BATCH))
-        return mgpu_fail(MGPU_EUNSUPPORTED,
-                         "sample weights: the rows of output '%s' %s are not samples", loss->output,
-                         mgpu_value_text(text, b->g, b->y));
-=======
     MGPU_TRY(mgpu_loss_shape_of(&b->shape, b->g, b->y, loss->by_step));
->>>>>>> main
     MGPU_TRY(mgpu_loss_has_classes(loss->kind) ? bind_classes(b) : bind_elements(b));
     if (loss->class_weights_file)
         MGPU_TRY(read_class_weights(loss, arena));

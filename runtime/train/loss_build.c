@@ -36,8 +36,7 @@ struct mgpu_value *mgpu_loss_label(struct mgpu_graph *g, const struct mgpu_loss 
 {
     struct mgpu_dim dims[MGPU_MAX_RANK];
     memcpy(dims, loss->label_dims, sizeof dims);
-    if (mgpu_dim_has(dims[loss->label_batch_axis], MGPU_BATCH))
-        dims[loss->label_batch_axis] = mgpu_dim_symbol(MGPU_BATCH, g->batch);
+    dims[loss->label_batch_axis] = mgpu_dim_symbol(MGPU_BATCH, g->batch);
     struct mgpu_value *label =
         find_or_add(g, loss->label, loss->label_type, loss->label_rank, dims);
     int rank = 0;

@@ -8,8 +8,7 @@
 /* Losses over the classes of one axis, whose labels may be class numbers. */
 bool mgpu_loss_has_classes(enum mgpu_loss_kind kind);
 
-/* An output's shape with the samples on an axis of their own: [N*8,C] is [N,8,C]. Where it has no
- * samples, `batch` is the axis of the rows that a step takes. */
+/* An output's shape with the samples on an axis of their own: [N*8,C] is [N,8,C]. */
 struct mgpu_loss_shape {
     int rank, batch;
     bool added; /* the axis of samples is before all of y's, which is one sample */

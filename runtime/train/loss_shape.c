@@ -15,38 +15,22 @@ static int batch_axis(const struct mgpu_value *y)
     return -1;
 }
 
-/* Where there are no samples: the first axis of another symbol, such as the nodes of a graph. A
- * step takes all of it (--rows). */
-static int row_axis(const struct mgpu_value *y)
-{
-    for (int k = 0; k < y->rank; k++)
-        if (!mgpu_dim_is_const(y->dims[k]))
-            return k;
-    return -1;
-}
-
 int mgpu_loss_shape_of(struct mgpu_loss_shape *out, const struct mgpu_graph *g,
                        const struct mgpu_value *y, bool by_step)
 {
     char text[MGPU_VALUE_TEXT];
-    struct mgpu_dim n = mgpu_dim_symbol(MGPU_BATCH, g->batch), rows = mgpu_dim_const(1);
+    struct mgpu_dim n = mgpu_dim_symbol(MGPU_BATCH, g->batch);
     int batch = batch_axis(y);
-<<<<<<< HEAD
-    if (batch >= 0)
-        rows = mgpu_dim_div(y->dims[batch], n);
-    else
-        batch = row_axis(y);
-=======
     if (batch < 0 && by_step && g->batch == 1 && y->rank < MGPU_MAX_RANK) {
         *out = (struct mgpu_loss_shape){.rank = y->rank + 1, .added = true, .dims = {n}};
         memcpy(out->dims + 1, y->dims, sizeof *y->dims * (size_t)y->rank);
         return 0;
     }
->>>>>>> main
     if (batch < 0)
         return mgpu_fail(MGPU_EINVALID,
                          "output '%s' %s has no axis of samples to compare with labels", y->name,
                          mgpu_value_text(text, g, y));
+    struct mgpu_dim rows = mgpu_dim_div(y->dims[batch], n);
     bool wide = rows.value > 1 && y->rank < MGPU_MAX_RANK;
     *out = (struct mgpu_loss_shape){.rank = y->rank + wide, .batch = batch};
     for (int k = 0; k < y->rank; k++)

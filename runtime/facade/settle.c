@@ -347,14 +347,22 @@ static int bind_loss(struct mgpu_trainer *t, struct mgpu_graph *g, int i)
                           d ? d->dims : NULL, t->arena);
 }
 
+/* Labels of an output without samples: [1, R, ...], a step being one sample. */
+static bool is_step_label(const struct mgpu_value *v, int64_t rows)
+{
+    return rows && v->rank > 1 && mgpu_dim_has(v->dims[0], MGPU_BATCH);
+}
+
 /* The data must fill the input: one row a sample, or as many as --rows says. */
 static int check_rows(const struct mgpu_trainer *t, const struct mgpu_value *v, int axis,
                       int64_t rows)
 {
     char text[MGPU_VALUE_TEXT];
-    bool samples = axis < v->rank && mgpu_dim_has(v->dims[axis], MGPU_BATCH);
-    int64_t size = axis < v->rank ? v->dims[axis].value : 1;
-    if (size == (rows ? rows : t->batch) && samples == !rows)
+    bool step_label = is_step_label(v, rows);
+    int at = axis + step_label;
+    bool samples = at < v->rank && mgpu_dim_has(v->dims[at], MGPU_BATCH);
+    bool fills = at < v->rank && v->dims[at].value == (rows ? rows : t->batch);
+    if (fills && samples == !rows && (!step_label || v->dims[0].value == 1))
         return 0;
     mgpu_value_text(text, NULL, v);
     if (rows)
@@ -373,7 +381,7 @@ static int add_want(struct mgpu_trainer *t, const struct mgpu_value *v)
     int axis = t->train.feed ? mgpu_feed_axis(t->train.feed, v->name) : 0;
     int64_t rows = t->train.feed ? mgpu_feed_step_rows(t->train.feed, v->name) : 0;
     *w = (struct mgpu_feed_want){.name = mgpu_arena_string(t->arena, v->name), .type = v->type};
-    bool step_label = rows && v->rank > 1 && mgpu_dim_has(v->dims[0], MGPU_BATCH); /* [1, R, ...] */
+    bool step_label = is_step_label(v, rows);
     for (int k = step_label; k < v->rank; k++)
         if (k != axis + step_label)
             w->dims[w->rank++] = v->dims[k].value;

@@ -31,6 +31,7 @@ struct run {
     double *loss;
     int64_t steps;
     bool loss64; /* the loss to compare with was made in double */
+    bool whole;  /* all steps are taken: weights can be compared */
 };
 
 static void complain(struct run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -357,17 +358,12 @@ static void compare_losses(struct run *r)
     keep_numbers(r, r->loss, r->steps);
 }
 
-static bool all_steps(const struct run *r)
-{
-    return !r->request->steps || r->request->steps >= r->c.golden.steps;
-}
-
 static int train(struct run *r)
 {
     MGPU_TRY(save_as(r, "before.onnx", &r->before));
     MGPU_TRY(take_steps(r));
     compare_losses(r);
-    if (!all_steps(r))
+    if (!r->whole)
         return 0;
     MGPU_TRY(save_as(r, "after.onnx", &r->after));
     MGPU_TRY(compare_weights(r));
@@ -477,7 +473,8 @@ static int run_case(struct run *r)
     }
     MGPU_TRY(mgpu_case_train_options(&o, &r->c, q->devices, q->ranks, q->defaults));
     o.precision = q->precision;
-    if (q->steps && q->steps < r->c.golden.steps)
+    r->whole = !q->steps || q->steps >= r->c.golden.steps;
+    if (!r->whole)
         o.steps = r->c.golden.steps = q->steps;
     int rc = mgpu_trainer_new(&r->trainer, r->c.golden.model, &o);
     struct json_object *refused = refusal(r);

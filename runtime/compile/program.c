@@ -60,8 +60,8 @@ static void find_idle(struct compile *c)
         bool stop = communicates(node) || node->op == &mgpu_op_accumulate;
         for (int i = 0; i < node->inputs; i++) {
             const struct mgpu_value *v = node->input[i];
-            bool update =
-                v && v->kind == MGPU_VALUE_RESULT && v->producer->origin.role == MGPU_UPDATE;
+            bool update = node->op == &mgpu_op_send && v->kind == MGPU_VALUE_RESULT &&
+                          v->producer->origin.role == MGPU_UPDATE;
             if (stop ? update : c->idle[n]) /* others' updates may need what is sent */
                 reach(v, c->idle);
         }

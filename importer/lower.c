@@ -1,9 +1,8 @@
 /* The walk: from the wanted outputs back to what they need, then node by node in order. */
 #include "importer/lower.h"
 
-#include "importer/lower_bind.h"
+#include "importer/lower_walk.h"
 #include "runtime/base/status.h"
-#include "runtime/ops/pointwise.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,22 +12,6 @@
 /* Stand where a value would: what depends on an unsupported node, and an output that its node's
  * lowering does not give. */
 static struct mgpu_value poison, missing;
-
-struct mgpu_lower_walk {
-    struct mgpu_arena *arena;
-    struct mgpu_binder *binder;
-    struct mgpu_names *values;     /* flat name -> struct mgpu_value */
-    struct mgpu_names *makers;     /* flat name -> struct mgpu_onnx_node */
-    struct mgpu_names *inputs;     /* flat name -> struct mgpu_onnx_value */
-    struct mgpu_names *families;   /* type -> list of rows */
-    bool *done;                    /* by node index */
-    struct mgpu_value **constant;  /* by initializer */
-    struct mgpu_value **parameter; /* by weight */
-    struct mgpu_value ***holder;   /* by weight and holder: as it is stored there */
-    int problems;
-    char **problem; /* what is not supported, one text each */
-    bool baked;     /* a Reshape's shape contradicts the batch */
-};
 
 /* ---- What is not supported ------------------------------------------------------------------ */
 
@@ -67,6 +50,8 @@ static void collect(struct mgpu_lower *l, const char *why)
             return;
     w->problem = mgpu_grow(w->problem, (size_t)w->problems, sizeof *w->problem);
     w->problem[w->problems++] = text;
+    if (l->options->unsupported)
+        l->options->unsupported(l->options->context, text);
 }
 
 static int report(const struct mgpu_lower_walk *w)
@@ -79,100 +64,6 @@ static int report(const struct mgpu_lower_walk *w)
     if (w->problems == 1)
         return mgpu_fail(MGPU_EUNSUPPORTED, "%s", all);
     return mgpu_fail(MGPU_EUNSUPPORTED, "%d nodes are not supported: %s", w->problems, all);
-}
-
-/* ---- Initializers --------------------------------------------------------------------------- */
-
-static enum mgpu_dtype float_type(const struct mgpu_lower *l, enum mgpu_dtype type)
-{
-    return type == MGPU_FLOAT ? l->options->float_type : type;
-}
-
-static void const_dims(const struct mgpu_array *array, struct mgpu_dim dims[MGPU_MAX_RANK])
-{
-    for (int i = 0; i < array->rank; i++)
-        dims[i] = mgpu_dim_const(array->dims[i]);
-}
-
-static int constant_of(struct mgpu_lower *l, int index, struct mgpu_value **out)
-{
-    const struct mgpu_onnx_initializer *init = &l->model->initializer[index];
-    enum mgpu_dtype type = float_type(l, init->array.type);
-    struct mgpu_dim dims[MGPU_MAX_RANK];
-    *out = l->walk->constant[index];
-    if (*out)
-        return 0;
-    if (init->array.type == MGPU_UNDEFINED)
-        return mgpu_fail(MGPU_EUNSUPPORTED, "tensor '%s' has an element type that mgpu lacks",
-                         init->name);
-    const_dims(&init->array, dims);
-    int64_t count = mgpu_array_count(&init->array);
-    void *data = NULL;
-    MGPU_TRY(mgpu_alloc(&data, (uint64_t)count * mgpu_dtype_size(type), init->name));
-    mgpu_convert(data, type, init->array.data, init->array.type, count);
-    *out = mgpu_graph_constant(l->g, init->name, type, init->array.rank, dims, data, NULL);
-    mgpu_free(data);
-    l->walk->constant[index] = *out;
-    return 0;
-}
-
-static enum mgpu_parameter_role role_of(enum mgpu_weight_role role)
-{
-    return role == MGPU_ROLE_TRAINED     ? MGPU_WEIGHT
-           : role == MGPU_ROLE_STATISTIC ? MGPU_STATISTIC
-                                         : MGPU_FROZEN;
-}
-
-/* The parameter itself, made at its first use. */
-static struct mgpu_value *parameter_of(struct mgpu_lower *l, int weight)
-{
-    const struct mgpu_weight *w = &l->weights->weight[weight];
-    const struct mgpu_array *array = &l->model->initializer[w->holder[0].initializer].array;
-    struct mgpu_dim dims[MGPU_MAX_RANK];
-    if (!l->walk->parameter[weight]) {
-        const_dims(array, dims);
-        l->walk->parameter[weight] = mgpu_graph_parameter(
-            l->g, w->name, role_of(w->role), float_type(l, array->type), array->rank, dims);
-    }
-    return l->walk->parameter[weight];
-}
-
-/* The parameter with the gradient cut off from element `from` of its last axis on. */
-static struct mgpu_value *half_frozen(struct mgpu_lower *l, struct mgpu_value *p, int64_t from)
-{
-    int64_t size = p->dims[p->rank - 1].value;
-    struct mgpu_dim dim = mgpu_dim_const(size);
-    bool *trained = MGPU_NEW_ARRAY(l->walk->arena, bool, size);
-    for (int64_t i = 0; i < size; i++)
-        trained[i] = i < from;
-    struct mgpu_value *mask =
-        mgpu_graph_constant(l->g, "trained part", MGPU_BOOL, 1, &dim, trained, NULL);
-    struct mgpu_expr e;
-    mgpu_expr_begin(&e, 2);
-    int x = mgpu_expr_input(&e, 1, p->type);
-    int y =
-        mgpu_expr_where(&e, mgpu_expr_input(&e, 0, MGPU_BOOL), x, mgpu_expr_1(&e, MGPU_X_STOP, x));
-    return mgpu_pointwise(l->g, mgpu_expr_end(&e, y, l->g->arena), 2,
-                          (struct mgpu_value *[]){mask, p});
-}
-
-/* The parameter as one of its holders has it. */
-static int held(struct mgpu_lower *l, int weight, int holder, struct mgpu_value **out)
-{
-    const struct mgpu_weight *w = &l->weights->weight[weight];
-    struct mgpu_value ***cache = &l->walk->holder[weight];
-    if (!*cache)
-        *cache = MGPU_NEW_ARRAY(l->walk->arena, struct mgpu_value *, w->holders);
-    *out = (*cache)[holder];
-    if (*out)
-        return 0;
-    struct mgpu_value *p = parameter_of(l, weight);
-    if (w->frozen_from >= 0 && w->role == MGPU_ROLE_TRAINED)
-        p = half_frozen(l, p, w->frozen_from);
-    if (w->holder[holder].copy == MGPU_COPY_TRANSPOSED)
-        p = mgpu_transpose(l->g, p, (int[]){1, 0});
-    *out = (*cache)[holder] = p;
-    return p ? 0 : mgpu_build_error();
 }
 
 /* ---- Inputs of a node ----------------------------------------------------------------------- */
@@ -218,6 +109,9 @@ static int input_of(struct mgpu_lower *l, int i, struct mgpu_value **out)
     *out = NULL;
     if (!*name)
         return 0;
+    int weight = weight_of(l, i, &holder);
+    if (weight >= 0) /* also through an Identity that stands for a merged parameter */
+        return mgpu_walk_held(l, weight, holder, out);
     int index = mgpu_onnx_find_initializer(l->model, name);
     if (index < 0) {
         MGPU_TRY(named(l, name, out));
@@ -227,8 +121,7 @@ static int input_of(struct mgpu_lower *l, int i, struct mgpu_value **out)
         }
         return 0;
     }
-    int weight = weight_of(l, i, &holder);
-    return weight >= 0 ? held(l, weight, holder, out) : constant_of(l, index, out);
+    return mgpu_walk_constant(l, index, out);
 }
 
 struct mgpu_value *mgpu_lower_in(struct mgpu_lower *l, int i)
@@ -244,7 +137,7 @@ struct mgpu_value *mgpu_lower_in(struct mgpu_lower *l, int i)
 struct mgpu_parameter *mgpu_lower_parameter(struct mgpu_lower *l, int i)
 {
     int holder, weight = i < l->node->inputs ? weight_of(l, i, &holder) : -1;
-    return weight < 0 ? NULL : &l->g->parameters[parameter_of(l, weight)->index];
+    return weight < 0 ? NULL : &l->g->parameters[mgpu_walk_parameter(l, weight)->index];
 }
 
 /* ---- One node ------------------------------------------------------------------------------- */
@@ -257,10 +150,10 @@ struct rows {
 static void list_families(struct mgpu_lower_walk *w)
 {
     static const struct mgpu_lowering *const families[] = {
-        mgpu_lower_math,      mgpu_lower_logic,  mgpu_lower_tensor, mgpu_lower_move,
-        mgpu_lower_gather,    mgpu_lower_reduce, mgpu_lower_linear, mgpu_lower_conv,
-        mgpu_lower_normalize, mgpu_lower_rnn,    mgpu_lower_image,  mgpu_lower_loss,
-        mgpu_lower_control,
+        mgpu_lower_math,      mgpu_lower_logic,   mgpu_lower_tensor,    mgpu_lower_move,
+        mgpu_lower_gather,    mgpu_lower_reduce,  mgpu_lower_linear,    mgpu_lower_conv,
+        mgpu_lower_normalize, mgpu_lower_rnn,     mgpu_lower_attention, mgpu_lower_image,
+        mgpu_lower_loss,      mgpu_lower_control,
     };
     w->families = mgpu_names_new(w->arena);
     for (size_t f = 0; f < sizeof families / sizeof *families; f++)
@@ -396,8 +289,11 @@ static int lower_node(struct mgpu_lower *l, const struct mgpu_onnx_node *node)
 
 /* ---- What is needed ------------------------------------------------------------------------- */
 
+/* The nodes behind some names that are not lowered yet. */
 struct needs {
-    bool *node; /* by index */
+    int round; /* marks what was seen for these names */
+    int count;
+    int *node; /* by index, from mgpu_grow */
     int pending;
     const char **name; /* still to be looked at, from mgpu_grow */
 };
@@ -408,42 +304,60 @@ static void need(struct needs *needs, const char *name)
     needs->name[needs->pending++] = name;
 }
 
-/* Marks the nodes behind the pending names that are not lowered yet, and the graph inputs. */
-static void mark(struct mgpu_lower *l, struct needs *needs, bool *input)
+static void need_node(struct mgpu_lower *l, struct needs *needs, const struct mgpu_onnx_node *n)
+{
+    if (!n || l->walk->done[n->index] || l->walk->seen[n->index] == needs->round)
+        return;
+    l->walk->seen[n->index] = needs->round;
+    needs->node = mgpu_grow(needs->node, (size_t)needs->count, sizeof *needs->node);
+    needs->node[needs->count++] = n->index;
+    for (int i = 0; i < n->inputs; i++)
+        if (*n->input[i])
+            need(needs, n->input[i]);
+}
+
+/* Goes back from the pending names; marks the graph inputs that are met. */
+static void trace(struct mgpu_lower *l, struct needs *needs, bool *input)
 {
     while (needs->pending) {
         const char *name = needs->name[--needs->pending];
-        const struct mgpu_onnx_node *n = mgpu_names_get(l->walk->makers, name);
         const struct mgpu_onnx_value *declared = mgpu_names_get(l->walk->inputs, name);
         if (declared)
             input[declared - l->model->graph.input] = true;
-        if (!n || l->walk->done[n->index] || needs->node[n->index])
-            continue;
-        needs->node[n->index] = true;
-        for (int i = 0; i < n->inputs; i++)
-            if (*n->input[i])
-                need(needs, n->input[i]);
+        need_node(l, needs, mgpu_names_get(l->walk->makers, name));
     }
+}
+
+static int by_index(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+static int make_inputs(struct mgpu_lower *l, const bool *needed)
+{
+    for (int i = 0; i < l->model->graph.inputs; i++) {
+        struct mgpu_value *value;
+        if (needed[i])
+            MGPU_TRY(named(l, l->model->graph.input[i].name, &value));
+    }
+    return 0;
 }
 
 /* Lowers what these names need, in the file's order; inputs first, in theirs. */
 static int lower_names(struct mgpu_lower *l, int count, const char *const *names)
 {
-    int total = l->model->node_total, rc = 0;
-    struct needs needs = {.node = mgpu_xcalloc((size_t)total + 1, sizeof *needs.node)};
+    struct needs needs = {.round = ++l->walk->rounds};
     bool *input = mgpu_xcalloc((size_t)l->model->graph.inputs + 1, sizeof *input);
     for (int i = 0; i < count; i++)
         if (*names[i])
             need(&needs, names[i]);
-    mark(l, &needs, input);
-    for (int i = 0; i < l->model->graph.inputs && rc >= 0; i++) {
-        struct mgpu_value *value;
-        if (input[i])
-            rc = named(l, l->model->graph.input[i].name, &value);
-    }
-    for (int i = 0; i < total && rc >= 0; i++)
-        if (needs.node[i] && !l->walk->done[i])
-            rc = lower_node(l, l->model->all[i]);
+    trace(l, &needs, input);
+    int rc = make_inputs(l, input);
+    if (needs.count)
+        qsort(needs.node, (size_t)needs.count, sizeof *needs.node, by_index);
+    for (int i = 0; i < needs.count && rc >= 0; i++)
+        if (!l->walk->done[needs.node[i]])
+            rc = lower_node(l, l->model->all[needs.node[i]]);
     free(needs.node);
     free(needs.name);
     free(input);
@@ -479,7 +393,7 @@ int mgpu_lower_body(struct mgpu_lower *l, const struct mgpu_onnx_body *body)
 static int stored_output(struct mgpu_lower *l, const char *name, struct mgpu_value **out)
 {
     int index = mgpu_onnx_find_initializer(l->model, name);
-    return index < 0 ? named(l, name, out) : constant_of(l, index, out);
+    return index < 0 ? named(l, name, out) : mgpu_walk_constant(l, index, out);
 }
 
 /* A sample's result must come out as a sample: an output that the file declares with the batch in
@@ -543,6 +457,7 @@ static void start(struct mgpu_lower *l, struct mgpu_lower_walk *w)
     w->makers = mgpu_names_new(w->arena);
     w->inputs = mgpu_names_new(w->arena);
     w->done = MGPU_NEW_ARRAY(w->arena, bool, l->model->node_total);
+    w->seen = MGPU_NEW_ARRAY(w->arena, int, l->model->node_total);
     w->constant = MGPU_NEW_ARRAY(w->arena, struct mgpu_value *, l->model->initializers);
     w->parameter = MGPU_NEW_ARRAY(w->arena, struct mgpu_value *, weights);
     w->holder = MGPU_NEW_ARRAY(w->arena, struct mgpu_value **, weights);

@@ -46,6 +46,10 @@ struct mgpu_lower_options {
     const char *const *wanted; /* outputs (graph outputs or any ONNX name) to compute; NULL: all
                                 * graph outputs. What they do not need is not lowered. */
     int wanted_count;
+    /* Called with each thing that is not supported, before they all end in the error; may be NULL.
+     */
+    void (*unsupported)(void *context, const char *text);
+    void *context;
 };
 
 /* The graph: inputs (those that are needed), parameters (weights of `weights`, by index: parameter
@@ -91,6 +95,7 @@ extern const struct mgpu_lowering mgpu_lower_linear[]; /* MatMul, Gemm, Einsum *
 extern const struct mgpu_lowering mgpu_lower_conv[];   /* Conv, ConvTranspose, pools */
 extern const struct mgpu_lowering mgpu_lower_normalize[]; /* BatchNormalization ..., Dropout */
 extern const struct mgpu_lowering mgpu_lower_rnn[];       /* RNN, GRU, LSTM */
+extern const struct mgpu_lowering mgpu_lower_attention[]; /* Attention, RotaryEmbedding */
 extern const struct mgpu_lowering mgpu_lower_image[];     /* Resize, Upsample, DepthToSpace ... */
 extern const struct mgpu_lowering mgpu_lower_loss[];    /* SoftmaxCrossEntropyLoss, Nll, Softmax */
 extern const struct mgpu_lowering mgpu_lower_control[]; /* If with a foldable condition */
@@ -118,6 +123,7 @@ struct mgpu_parameter *mgpu_lower_parameter(struct mgpu_lower *l, int i);
 /* A constant input as numbers: MGPU_EUNSUPPORTED naming the input when it is not constant, or has
  * more than `most`; returns the count. `dims` (may be NULL) gets the monomials. */
 int mgpu_lower_ints(struct mgpu_lower *l, int i, int64_t *values, struct mgpu_dim *dims, int most);
+int mgpu_lower_int(struct mgpu_lower *l, int i, int64_t *value, struct mgpu_dim *dim); /* one */
 int mgpu_lower_doubles(struct mgpu_lower *l, int i, double *values, int most);
 
 /* A list that older opsets give as attribute `name` and newer ones as input `i` (the attribute when
@@ -141,10 +147,10 @@ int mgpu_lower_type(const struct mgpu_lower *l, int64_t onnx, enum mgpu_dtype *o
 /* Two sizes that must be equal: the one that knows more of where it comes from. */
 struct mgpu_dim mgpu_lower_same(struct mgpu_dim a, struct mgpu_dim b);
 
-/* `a` seen with these dims; a -1 is worked out by mgpu_reshape's caller. Short for mgpu_reshape. */
+/* `a` as a matrix: the axes before `axis`, and the others. */
 struct mgpu_value *mgpu_lower_flatten(struct mgpu_lower *l, struct mgpu_value *a, int axis);
 
-/* A constant of one element as rank 0 or, when `a` has one element, `a` as rank 0. */
+/* `a`, which must have one element, as rank 0. */
 struct mgpu_value *mgpu_lower_scalar(struct mgpu_lower *l, struct mgpu_value *a);
 
 /* Before opset 7 the second operand was spread only on request, from `axis` on. */

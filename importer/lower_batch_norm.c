@@ -19,8 +19,8 @@ static int read_node(struct mgpu_lower *l, struct batch_norm *b)
             return mgpu_fail(MGPU_EINVALID, "input %d is missing", i);
     if (l->node->opset < 9 && !mgpu_onnx_int(l->node, "spatial", 1))
         return mgpu_fail(MGPU_EUNSUPPORTED, "spatial=0 is not supported");
-    if (b->in[X]->rank < 1)
-        return mgpu_fail(MGPU_EINVALID, "the input is a scalar");
+    if (b->in[X]->rank < 1 || b->in[SCALE]->rank != 1 || !b->in[SCALE]->dims[0].value)
+        return mgpu_fail(MGPU_EINVALID, "the input has no channels");
     if (b->in[X]->rank == 1) /* one channel */
         b->in[X] = mgpu_reshape(l->g, b->in[X], 2,
                                 (struct mgpu_dim[]){b->in[X]->dims[0], mgpu_dim_const(1)});
@@ -70,16 +70,43 @@ static struct mgpu_value *per_channel(struct mgpu_lower *l, struct mgpu_value *v
     return mgpu_reshape(l->g, v, x->rank - 1, dims);
 }
 
-/* x * a + (bias - mean * a) with a = scale / sqrt(variance + epsilon). */
+static struct mgpu_value *finish(struct mgpu_lower *l, struct mgpu_expr *e, int result,
+                                 struct mgpu_value *const *input)
+{
+    return mgpu_pointwise(l->g, mgpu_expr_end(e, result, l->g->arena), e->inputs, input);
+}
+
+/* scale / sqrt(variance + epsilon). */
+static struct mgpu_value *slope(struct mgpu_lower *l, const struct batch_norm *b)
+{
+    enum mgpu_dtype type = b->in[X]->type;
+    struct mgpu_expr e;
+    mgpu_expr_begin(&e, 2);
+    int v = mgpu_expr_input(&e, 1, type), epsilon = mgpu_expr_number(&e, type, b->epsilon);
+    int deviation = mgpu_expr_1(&e, MGPU_X_SQRT, mgpu_expr_2(&e, MGPU_X_ADD, v, epsilon));
+    int y = mgpu_expr_2(&e, MGPU_X_DIV, mgpu_expr_input(&e, 0, type), deviation);
+    return finish(l, &e, y, (struct mgpu_value *[]){b->in[SCALE], b->in[VARIANCE]});
+}
+
+/* x * a + (bias - mean * a), a = slope. */
 static struct mgpu_value *with_stored(struct mgpu_lower *l, const struct batch_norm *b)
 {
-    struct mgpu_graph *g = l->g;
-    struct mgpu_value *deviation =
-        mgpu_unary(g, MGPU_X_SQRT, mgpu_affine(g, b->in[VARIANCE], 1, b->epsilon));
-    struct mgpu_value *a = mgpu_div(g, b->in[SCALE], deviation);
-    struct mgpu_value *shift = mgpu_sub(g, b->in[BIAS], mgpu_mul(g, b->in[MEAN], a));
-    struct mgpu_value *y = mgpu_mul(g, b->in[X], per_channel(l, a, b->in[X]));
-    return mgpu_add(g, y, per_channel(l, shift, b->in[X]));
+    enum mgpu_dtype type = b->in[X]->type;
+    struct mgpu_value *a = slope(l, b);
+    struct mgpu_expr e;
+    mgpu_expr_begin(&e, 3);
+    int product =
+        mgpu_expr_2(&e, MGPU_X_MUL, mgpu_expr_input(&e, 1, type), mgpu_expr_input(&e, 2, type));
+    int y = mgpu_expr_2(&e, MGPU_X_SUB, mgpu_expr_input(&e, 0, type), product);
+    struct mgpu_value *shift =
+        finish(l, &e, y, (struct mgpu_value *[]){b->in[BIAS], b->in[MEAN], a});
+    mgpu_expr_begin(&e, 3);
+    product =
+        mgpu_expr_2(&e, MGPU_X_MUL, mgpu_expr_input(&e, 0, type), mgpu_expr_input(&e, 1, type));
+    y = mgpu_expr_2(&e, MGPU_X_ADD, product, mgpu_expr_input(&e, 2, type));
+    return finish(l, &e, y,
+                  (struct mgpu_value *[]){b->in[X], per_channel(l, a, b->in[X]),
+                                          per_channel(l, shift, b->in[X])});
 }
 
 /* ---- The batch's statistics ------------------------------------------------------------------ */
@@ -92,40 +119,50 @@ static bool unbiased(const struct mgpu_lower *l, const struct mgpu_value *x)
            (l->model->producer == MGPU_PRODUCER_TENSORFLOW && x->rank == 4);
 }
 
-/* variance * n / (n - 1), n elements a channel (1 gives a factor of 1). With statistics of the
- * whole batch n is the whole batch's, which only the step knows. */
-static struct mgpu_value *correct(struct mgpu_lower *l, struct mgpu_value *variance,
-                                  const struct mgpu_value *x)
+/* n / (n - 1) for the n elements of a channel, as a number of `type` (1 for one element). With
+ * statistics of the whole batch n is the whole batch's: input 2 of e has its samples. */
+static int correction(const struct mgpu_lower *l, const struct mgpu_value *x, struct mgpu_expr *e,
+                      bool whole)
 {
-    struct mgpu_dim n = mgpu_dim_mul(x->dims[0], mgpu_dims_product(x->rank - 2, x->dims + 2));
-    bool whole = l->options->norm == MGPU_NORM_SYNC && !n.opaque && n.power[MGPU_BATCH] == 1;
-    double count = (double)n.value;
+    double count = (double)(mgpu_value_count(x) / x->dims[1].value);
     if (!whole)
-        return mgpu_affine(l->g, variance, count > 1 ? count / (count - 1) : 1, 0);
-    struct mgpu_expr e;
-    mgpu_expr_begin(&e, 2);
-    double rest = count / (double)l->g->batch;
-    int v = mgpu_expr_input(&e, 0, variance->type), one = mgpu_expr_number(&e, MGPU_DOUBLE, 1);
-    int all = mgpu_expr_2(&e, MGPU_X_MUL, mgpu_expr_input(&e, 1, MGPU_DOUBLE),
-                          mgpu_expr_number(&e, MGPU_DOUBLE, rest));
-    int less = mgpu_expr_2(&e, MGPU_X_MAX, mgpu_expr_2(&e, MGPU_X_SUB, all, one), one);
-    int factor = mgpu_expr_cast(&e, variance->type, mgpu_expr_2(&e, MGPU_X_DIV, all, less));
-    int y = mgpu_expr_2(&e, MGPU_X_MUL, v, factor);
-    struct mgpu_value *piece = mgpu_graph_scalar(l->g, MGPU_SCALAR_PIECE, "piece");
-    return mgpu_pointwise(l->g, mgpu_expr_end(&e, y, l->g->arena), 2,
-                          (struct mgpu_value *[]){variance, piece});
+        return mgpu_expr_number(e, x->type, count > 1 ? count / (count - 1) : 1);
+    int one = mgpu_expr_number(e, MGPU_DOUBLE, 1);
+    int all = mgpu_expr_2(e, MGPU_X_MUL, mgpu_expr_input(e, 2, MGPU_DOUBLE),
+                          mgpu_expr_number(e, MGPU_DOUBLE, count / (double)l->g->batch));
+    int less = mgpu_expr_2(e, MGPU_X_MAX, mgpu_expr_2(e, MGPU_X_SUB, all, one), one);
+    return mgpu_expr_cast(e, x->type, mgpu_expr_2(e, MGPU_X_DIV, all, less));
 }
 
-/* What the running statistic behind input i becomes: momentum * old + (1 - momentum) * new. A layer
- * that runs twice in a step moves it twice. */
+static bool counts_all(const struct mgpu_lower *l, const struct mgpu_value *x)
+{
+    struct mgpu_dim n = mgpu_dim_mul(x->dims[0], mgpu_dims_product(x->rank - 2, x->dims + 2));
+    return l->options->norm == MGPU_NORM_SYNC && !n.opaque && n.power[MGPU_BATCH] == 1;
+}
+
+/* What the running statistic behind input i becomes: momentum * old + (1 - momentum) * new, the new
+ * variance corrected where the framework does so. A layer that runs twice in a step moves it twice.
+ */
 static struct mgpu_value *run(struct mgpu_lower *l, const struct batch_norm *b, int i,
                               struct mgpu_value *fresh)
 {
     struct mgpu_parameter *p = mgpu_lower_parameter(l, i);
-    bool moves = p && p->role == MGPU_STATISTIC;
-    struct mgpu_value *old = moves && p->next ? p->next : b->in[i];
-    struct mgpu_value *next = mgpu_add(l->g, mgpu_affine(l->g, old, b->momentum, 0),
-                                       mgpu_affine(l->g, fresh, 1 - b->momentum, 0));
+    bool moves = p && p->role == MGPU_STATISTIC, corrects = i == VARIANCE && unbiased(l, b->in[X]);
+    bool whole = corrects && counts_all(l, b->in[X]);
+    enum mgpu_dtype type = b->in[X]->type;
+    struct mgpu_expr e;
+    mgpu_expr_begin(&e, whole ? 3 : 2);
+    int old = mgpu_expr_2(&e, MGPU_X_MUL, mgpu_expr_input(&e, 0, type),
+                          mgpu_expr_number(&e, type, b->momentum));
+    int factor = mgpu_expr_number(&e, type, 1 - b->momentum);
+    if (corrects)
+        factor = mgpu_expr_2(&e, MGPU_X_MUL, factor, correction(l, b->in[X], &e, whole));
+    int new = mgpu_expr_2(&e, MGPU_X_MUL, mgpu_expr_input(&e, 1, type), factor);
+    struct mgpu_value *before = moves && p->next ? mgpu_cast(l->g, p->next, type) : b->in[i];
+    struct mgpu_value *input[3] = {before, fresh};
+    if (whole)
+        input[2] = mgpu_graph_scalar(l->g, MGPU_SCALAR_PIECE, "piece");
+    struct mgpu_value *next = finish(l, &e, mgpu_expr_2(&e, MGPU_X_ADD, old, new), input);
     if (moves && next)
         p->next = mgpu_cast(l->g, next, p->value->type);
     return next;
@@ -139,10 +176,9 @@ static int with_batch(struct mgpu_lower *l, const struct batch_norm *b)
         .per_rank = l->options->norm != MGPU_NORM_SYNC,
     };
     MGPU_TRY(mgpu_graph_node(l->g, &mgpu_op_batch_norm, &attrs, 3, b->in, 3, out));
-    struct mgpu_value *variance = unbiased(l, b->in[X]) ? correct(l, out[2], b->in[X]) : out[2];
     l->out[0] = out[0];
     l->out[1] = run(l, b, MEAN, out[1]);
-    l->out[2] = run(l, b, VARIANCE, variance);
+    l->out[2] = run(l, b, VARIANCE, out[2]);
     l->out[3] = out[1];
     l->out[4] = out[2];
     return l->out[1] && l->out[2] ? 0 : mgpu_build_error();

@@ -19,8 +19,7 @@ static int lower_if(struct mgpu_lower *l)
     if (c && c->kind != MGPU_VALUE_CONSTANT)
         return mgpu_fail(MGPU_EUNSUPPORTED, "its condition '%s' is known only when the model runs",
                          l->node->input[0]);
-    if (mgpu_lower_ints(l, 0, &condition, NULL, 1) != 1)
-        return mgpu_fail(MGPU_EINVALID, "its condition is not one bool");
+    MGPU_TRY(mgpu_lower_int(l, 0, &condition, NULL));
     const struct mgpu_onnx_body *body =
         body_called(l->node, condition ? "then_branch" : "else_branch");
     if (!body || body->outputs != l->node->outputs)

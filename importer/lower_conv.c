@@ -225,7 +225,8 @@ static int transposed_sizes(struct mgpu_lower *l, struct window *w)
         if (given >= 0 || same) {
             w->out[i] = given >= 0 ? want[i] : w->in[i] * w->stride[i];
             int64_t total = full - w->out[i];
-            w->before[i] = upper ? total / 2 : total - total / 2;
+            int64_t half = (total - (total < 0)) / 2; /* floor */
+            w->before[i] = upper ? half : total - half;
             w->after[i] = total - w->before[i];
         }
         w->out[i] = full - w->before[i] - w->after[i];

@@ -103,6 +103,8 @@ static int take_diagonals(struct mgpu_lower *l, struct term *t)
             int64_t n = t->value->dims[i].value;
             if (n != t->value->dims[k].value)
                 return mgpu_fail(MGPU_EINVALID, "a repeated label has two sizes");
+            if (n > 1 << 13)
+                return mgpu_fail(MGPU_EUNSUPPORTED, "a diagonal of %" PRId64, n);
             struct mgpu_dim dims[MGPU_MAX_RANK];
             for (int a = 0; a < t->rank; a++)
                 dims[a] = a == i || a == k ? t->value->dims[a] : mgpu_dim_const(1);

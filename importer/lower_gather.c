@@ -85,8 +85,7 @@ static int lower_one_hot(struct mgpu_lower *l)
     struct mgpu_value *values = mgpu_lower_in(l, 2);
     if (!index)
         return mgpu_build_error();
-    if (mgpu_lower_ints(l, 1, &depth, &size, 1) != 1)
-        return mgpu_fail(MGPU_EUNSUPPORTED, "depth must be a constant scalar");
+    MGPU_TRY(mgpu_lower_int(l, 1, &depth, &size));
     if (index->rank == MGPU_MAX_RANK || depth < 1 || depth > 1 << 24)
         return mgpu_fail(MGPU_EUNSUPPORTED, "depth %" PRId64 " and rank %d", depth, index->rank);
     MGPU_TRY(mgpu_lower_axis(&axis, mgpu_onnx_int(l->node, "axis", -1), index->rank + 1));

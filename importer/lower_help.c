@@ -58,6 +58,13 @@ int mgpu_lower_ints(struct mgpu_lower *l, int i, int64_t *values, struct mgpu_di
     return count;
 }
 
+int mgpu_lower_int(struct mgpu_lower *l, int i, int64_t *value, struct mgpu_dim *dim)
+{
+    int count = mgpu_lower_ints(l, i, value, dim, 1);
+    MGPU_TRY(count);
+    return count ? 0 : mgpu_fail(MGPU_EINVALID, "input %d is empty", i);
+}
+
 int mgpu_lower_doubles(struct mgpu_lower *l, int i, double *values, int most)
 {
     const struct mgpu_value *v;

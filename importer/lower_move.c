@@ -2,6 +2,7 @@
 #include "importer/lower.h"
 #include "runtime/base/status.h"
 #include "runtime/ops/dims.h"
+#include "runtime/ops/gather.h"
 #include "runtime/ops/movement.h"
 
 #include <inttypes.h>
@@ -41,6 +42,7 @@ static int cut_axis(struct cut *cut, int axis, struct mgpu_dim size, struct mgpu
 {
     if (step == 0)
         return mgpu_fail(MGPU_EINVALID, "a step is 0");
+    step = step < -INT64_MAX ? -INT64_MAX : step;
     bool back = step < 0;
     struct mgpu_dim last = mgpu_dim_add(size, mgpu_dim_const(-1));
     start = bound(start, size, 0, back ? last : size);
@@ -132,8 +134,9 @@ static int lower_split(struct mgpu_lower *l)
     struct mgpu_dim part[MOST];
     MGPU_TRY(need(l, &x));
     MGPU_TRY(mgpu_lower_axis(&axis, mgpu_onnx_int(l->node, "axis", 0), x->rank));
-    if (l->node->outputs > MOST)
-        return mgpu_fail(MGPU_EUNSUPPORTED, "%d parts are more than %d", l->node->outputs, MOST);
+    if (l->node->outputs < 1 || l->node->outputs > MOST)
+        return mgpu_fail(MGPU_EUNSUPPORTED, "%d parts (1 to %d are supported)", l->node->outputs,
+                         MOST);
     int count = mgpu_lower_list(l, "split", 1, sizes, part, MOST);
     if (count == MGPU_LOWER_ABSENT) {
         count = l->node->outputs;
@@ -257,11 +260,55 @@ static int lower_center_crop_pad(struct mgpu_lower *l)
     return mgpu_lower_give(l, mgpu_lower_node(l, &mgpu_op_pad, &attrs, 1, &x));
 }
 
+/* ---- ReverseSequence ------------------------------------------------------------------------- */
+
+/* The places along the time axis, as int64 with x's rank. */
+static struct mgpu_value *places(struct mgpu_lower *l, const struct mgpu_value *x, int axis)
+{
+    struct mgpu_dim dims[MGPU_MAX_RANK];
+    int64_t size = x->dims[axis].value, *place = MGPU_NEW_ARRAY(l->g->arena, int64_t, size);
+    for (int64_t i = 0; i < size; i++)
+        place[i] = i;
+    for (int i = 0; i < x->rank; i++)
+        dims[i] = i == axis ? x->dims[i] : mgpu_dim_const(1);
+    return mgpu_graph_constant(l->g, NULL, MGPU_INT64, x->rank, dims, place, NULL);
+}
+
+/* y[t] = x[t < length ? length - 1 - t : t], gathered element by element. */
+static int lower_reverse_sequence(struct mgpu_lower *l)
+{
+    struct mgpu_value *x, *lengths = mgpu_lower_in(l, 1);
+    struct mgpu_dim dims[MGPU_MAX_RANK];
+    int64_t time, batch;
+    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_axis(&time, mgpu_onnx_int(l->node, "time_axis", 0), x->rank));
+    MGPU_TRY(mgpu_lower_axis(&batch, mgpu_onnx_int(l->node, "batch_axis", 1), x->rank));
+    if (!lengths || lengths->rank != 1 || time == batch)
+        return mgpu_fail(MGPU_EINVALID, "axes or lengths are wrong");
+    for (int i = 0; i < x->rank; i++)
+        dims[i] = i == batch ? lengths->dims[0] : mgpu_dim_const(1);
+    lengths = mgpu_reshape(l->g, mgpu_cast(l->g, lengths, MGPU_INT64), x->rank, dims);
+    struct mgpu_expr e;
+    mgpu_expr_begin(&e, 2);
+    int t = mgpu_expr_input(&e, 0, MGPU_INT64), n = mgpu_expr_input(&e, 1, MGPU_INT64);
+    int back = mgpu_expr_2(&e, MGPU_X_SUB, n, mgpu_expr_integer(&e, MGPU_INT64, 1));
+    int y = mgpu_expr_where(&e, mgpu_expr_2(&e, MGPU_X_LT, t, n),
+                            mgpu_expr_2(&e, MGPU_X_SUB, back, t), t);
+    struct mgpu_value *index =
+        mgpu_pointwise(l->g, mgpu_expr_end(&e, y, l->g->arena), 2,
+                       (struct mgpu_value *[]){places(l, x, (int)time), lengths});
+    index = mgpu_broadcast(l->g, index, x->rank, x->dims);
+    struct mgpu_gather_attrs attrs = {.axis = time};
+    return mgpu_lower_give(l, mgpu_lower_node(l, &mgpu_op_gather_elements, &attrs, 2,
+                                              (struct mgpu_value *[]){x, index}));
+}
+
 const struct mgpu_lowering mgpu_lower_move[] = {
     {"Slice", 1, 0, lower_slice},
     {"Split", 1, 0, lower_split},
     {"Concat", 1, 0, lower_concat},
     {"Pad", 1, 0, lower_pad},
     {"CenterCropPad", 18, 0, lower_center_crop_pad},
+    {"ReverseSequence", 10, 0, lower_reverse_sequence},
     {0},
 };

@@ -236,7 +236,7 @@ static int file_drops(struct mgpu_lower *l, bool *drops)
     else if (l->node->opset < 12)
         *drops = true;
     else if (mgpu_lower_in(l, 2)) {
-        MGPU_TRY(mgpu_lower_ints(l, 2, &mode, NULL, 1));
+        MGPU_TRY(mgpu_lower_int(l, 2, &mode, NULL));
         *drops = mode;
     } else
         *drops = false;

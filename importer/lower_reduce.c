@@ -186,7 +186,7 @@ static int lower_cumsum(struct mgpu_lower *l)
         .reverse = mgpu_onnx_int(l->node, "reverse", 0),
     };
     MGPU_TRY(need(l, &x));
-    MGPU_TRY(mgpu_lower_ints(l, 1, &attrs.axis, NULL, 1));
+    MGPU_TRY(mgpu_lower_int(l, 1, &attrs.axis, NULL));
     MGPU_TRY(mgpu_lower_axis(&attrs.axis, attrs.axis, x->rank));
     return mgpu_lower_give(l, mgpu_lower_node(l, &mgpu_op_cumsum, &attrs, 1, &x));
 }
@@ -201,7 +201,7 @@ static int lower_topk(struct mgpu_lower *l)
     MGPU_TRY(need(l, &x));
     MGPU_TRY(mgpu_lower_axis(&attrs.axis, mgpu_onnx_int(l->node, "axis", -1), x->rank));
     if (mgpu_lower_in(l, 1))
-        MGPU_TRY(mgpu_lower_ints(l, 1, &attrs.k, NULL, 1));
+        MGPU_TRY(mgpu_lower_int(l, 1, &attrs.k, NULL));
     return mgpu_graph_node(l->g, &mgpu_op_topk, &attrs, 1, &x, 2, l->out);
 }
 

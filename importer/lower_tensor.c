@@ -98,8 +98,7 @@ static int range_ints(struct mgpu_lower *l, enum mgpu_dtype type)
     int64_t v[3];
     struct mgpu_dim d[3];
     for (int i = 0; i < 3; i++)
-        if (mgpu_lower_ints(l, i, &v[i], &d[i], 1) != 1)
-            return mgpu_fail(MGPU_EUNSUPPORTED, "start, limit and delta must be constant scalars");
+        MGPU_TRY(mgpu_lower_int(l, i, &v[i], &d[i]));
     if (v[2] == 0)
         return mgpu_fail(MGPU_EINVALID, "delta is 0");
     double steps = ceil(((double)v[1] - (double)v[0]) / (double)v[2]);
@@ -112,7 +111,7 @@ static int range_ints(struct mgpu_lower *l, enum mgpu_dtype type)
     void *data;
     MGPU_TRY(mgpu_alloc(&data, (uint64_t)count * mgpu_dtype_size(type), l->node->output[0]));
     for (int64_t i = 0; i < count; i++)
-        mgpu_set_int(data, type, i, v[0] + i * v[2]);
+        mgpu_set_int(data, type, i, (int64_t)((uint64_t)v[0] + (uint64_t)i * (uint64_t)v[2]));
     struct mgpu_value *y = mgpu_graph_constant(l->g, NULL, type, 1, &size, data, NULL);
     mgpu_free(data);
     y->tainted = mgpu_dim_has(size, MGPU_BATCH); /* a sample's place in the batch */
@@ -124,8 +123,10 @@ static int range_floats(struct mgpu_lower *l, enum mgpu_dtype type)
     double v[3];
     bool depends = false;
     for (int i = 0; i < 3; i++) {
-        if (mgpu_lower_doubles(l, i, &v[i], 1) != 1)
-            return mgpu_fail(MGPU_EUNSUPPORTED, "start, limit and delta must be constant scalars");
+        int count = mgpu_lower_doubles(l, i, &v[i], 1);
+        MGPU_TRY(count);
+        if (count == 0)
+            return mgpu_fail(MGPU_EINVALID, "input %d is empty", i);
         depends = depends || mgpu_lower_in(l, i)->tainted;
     }
     double steps = ceil((v[1] - v[0]) / v[2]);
@@ -178,7 +179,7 @@ static int lower_trilu(struct mgpu_lower *l)
     int64_t k = 0;
     MGPU_TRY(need(l, &x));
     if (mgpu_lower_in(l, 1))
-        MGPU_TRY(mgpu_lower_ints(l, 1, &k, NULL, 1));
+        MGPU_TRY(mgpu_lower_int(l, 1, &k, NULL));
     if (x->rank < 2)
         return mgpu_fail(MGPU_EINVALID, "the input has rank %d, less than 2", x->rank);
     bool upper = mgpu_onnx_int(l->node, "upper", 1);
@@ -431,7 +432,7 @@ static int lower_tile(struct mgpu_lower *l)
     MGPU_TRY(count);
     MGPU_TRY(check_sizes(count, times));
     if (l->node->opset < 6) { /* `tiles` copies along `axis` */
-        MGPU_TRY(mgpu_lower_ints(l, 2, &axis, NULL, 1));
+        MGPU_TRY(mgpu_lower_int(l, 2, &axis, NULL));
         MGPU_TRY(mgpu_lower_axis(&axis, axis, x->rank));
         return mgpu_lower_give(l, repeat(l, x, (int)axis, times[0]));
     }

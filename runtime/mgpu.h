@@ -62,7 +62,7 @@ struct mgpu_options {
 
 #define MGPU_OPTIONS                                                                               \
     {                                                                                              \
-        .shuffle = true, .batch = 0, .accumulate = 1, .epochs = 1, .optimizer = "sgd,lr=0.01",     \
+        .shuffle = true, .batch = 0, .accumulate = 1, .epochs = 1, .optimizer = "adam",            \
         .precision = "f32", .strategy = "auto"                                                     \
     }
 
@@ -109,6 +109,20 @@ int mgpu_check_gradients(struct mgpu_trainer *trainer, int64_t elements, FILE *t
 /* Writes the weights: .onnx, .h5. The file is the old one or the new one, never half. */
 int mgpu_save(struct mgpu_trainer *trainer, const char *path);
 
+/* Whether a file could be written there, without touching what is there now. */
+int mgpu_check_target(const char *path);
+
+/* One weight, or the gradient of the last step (the mean over the whole batch, before clipping and
+ * weight decay), as `count` doubles in the layout of the file. `name` is an initializer's, or what
+ * a weight that was split off is called in the saved file. Unknown names and other counts are
+ * errors. */
+int mgpu_weight_read(struct mgpu_trainer *trainer, const char *name, double *to, int64_t count);
+int mgpu_gradient_read(struct mgpu_trainer *trainer, const char *name, double *to, int64_t count);
+/* The other way, into every rank: `count` doubles, rounded to what is stored. Tied initializers
+ * change together. */
+int mgpu_weight_write(struct mgpu_trainer *trainer, const char *name, const double *from,
+                      int64_t count);
+
 /* Facts for messages. */
 struct mgpu_facts {
     int64_t samples, val_samples, batch, steps_per_epoch, total_steps;
@@ -116,7 +130,8 @@ struct mgpu_facts {
     int64_t trained_elements;
     int trained, frozen, statistics;
     uint64_t memory_bytes, peak_memory_bytes; /* of our allocators */
-    const char *strategy;                     /* "data parallel over 2 ranks" */
+    const char *strategy;                     /* "single", "data" */
+    const char *batch_norm; /* "per rank", ...; NULL: no statistics are taken in training */
 };
 void mgpu_trainer_facts(const struct mgpu_trainer *trainer, struct mgpu_facts *facts);
 /* The plan, memory and what will be saved, for --dry-run. */

@@ -1,4 +1,5 @@
 /* Trained weights into files. */
+#include "exporter/atomic_file.h"
 #include "exporter/keras_h5.h"
 #include "exporter/onnx_write.h"
 #include "runtime/base/status.h"
@@ -122,6 +123,14 @@ static bool ends_with(const char *path, const char *end)
 {
     size_t n = strlen(path), m = strlen(end);
     return n >= m && !strcmp(path + n - m, end);
+}
+
+int mgpu_check_target(const char *path)
+{
+    struct mgpu_atomic_file f;
+    MGPU_TRY(mgpu_atomic_open(&f, path));
+    mgpu_atomic_abort(&f, 0);
+    return 0;
 }
 
 static int check_finite(const struct mgpu_trainer *t)

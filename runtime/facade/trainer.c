@@ -129,8 +129,6 @@ void mgpu_trainer_free(struct mgpu_trainer *t)
     free(t->sample_weights);
     free(t->result_sums);
     free(t->devices);
-    free(t->metric);
-    free(t->optimizer.group);
     mgpu_weights_free(t->weights);
     mgpu_onnx_model_free(t->model);
     mgpu_onnx_free(t->file);
@@ -233,6 +231,23 @@ static void count_weights(const struct mgpu_trainer *t, struct mgpu_facts *f)
     }
 }
 
+/* How running statistics are taken, when some are. */
+static const char *batch_norm(const struct mgpu_trainer *t)
+{
+    bool moves = false;
+    for (int i = 0; i < t->compiled_count && t->compiled[i].mode == MGPU_MODE_TRAIN; i++) {
+        const struct mgpu_program *p = t->compiled[i].program[0];
+        for (int k = 0; p && k < p->graph->parameter_count; k++)
+            moves = moves || (p->graph->parameters[k].role == MGPU_STATISTIC &&
+                              p->graph->parameters[k].next);
+    }
+    if (!moves)
+        return NULL;
+    return t->lower.norm == MGPU_NORM_SYNC ? "over the whole batch (sync)"
+           : mgpu_team_size(t->team) > 1   ? "by each rank's own samples (--batch-norm sync: all)"
+                                           : "by the batch";
+}
+
 void mgpu_trainer_facts(const struct mgpu_trainer *t, struct mgpu_facts *f)
 {
     *f = (struct mgpu_facts){.samples = t->samples,
@@ -244,7 +259,8 @@ void mgpu_trainer_facts(const struct mgpu_trainer *t, struct mgpu_facts *f)
                              .threads = t->devices[0].threads,
                              .memory_bytes = mgpu_alloc_bytes(),
                              .peak_memory_bytes = mgpu_alloc_peak(),
-                             .strategy = mgpu_strategy_name(t->plan->strategy)};
+                             .strategy = mgpu_strategy_name(t->plan->strategy),
+                             .batch_norm = batch_norm(t)};
     count_weights(t, f);
 }
 

@@ -80,3 +80,96 @@ int mgpu_holder_array(struct mgpu_array *out, const struct mgpu_trainer *t, int 
         memcpy(out->data, stored_at(t, 0, e), (size_t)e->bytes);
     return 0;
 }
+
+/* ---- By name --------------------------------------------------------------------------------- */
+
+/* A weight's own name goes before the names of the initializers that hold it. */
+static const struct mgpu_weight *find_holder(const struct mgpu_trainer *t, const char *name,
+                                             const struct mgpu_holder **holder)
+{
+    const struct mgpu_weight *w = weight_called(t, name);
+    *holder = w ? &w->holder[0] : NULL;
+    for (int i = 0; i < t->weights->count && !*holder; i++) {
+        w = &t->weights->weight[i];
+        for (int h = 0; h < w->holders && !*holder; h++)
+            if (!w->holder[h].added &&
+                !strcmp(t->model->initializer[w->holder[h].initializer].name, name))
+                *holder = &w->holder[h];
+    }
+    return *holder ? w : NULL;
+}
+
+struct place { /* of a weight in the ranks' memory */
+    const struct mgpu_stored *entry;
+    enum mgpu_buffer buffer;
+    bool transposed; /* the holder's layout is the other way round */
+};
+
+static int find_place(struct place *out, const struct mgpu_trainer *t, const char *name,
+                      int64_t count)
+{
+    const struct mgpu_holder *h;
+    const struct mgpu_weight *w = find_holder(t, name, &h);
+    out->entry = w ? mgpu_store_find(t->store, w->name) : NULL;
+    if (!out->entry)
+        return mgpu_fail(MGPU_EINVALID, "%s: '%s' is no weight that is used", t->path, name);
+    int64_t n = out->entry->bytes / (int64_t)mgpu_dtype_size(out->entry->type);
+    if (n != count)
+        return mgpu_fail(MGPU_EINVALID, "%s: '%s' has %lld elements, not %lld", t->path, name,
+                         (long long)n, (long long)count);
+    out->buffer = out->entry->buffer;
+    out->transposed = h->copy == MGPU_COPY_TRANSPOSED;
+    return 0;
+}
+
+/* Where element i of the holder's layout is stored. */
+static int64_t stored_index(const struct place *p, int64_t i)
+{
+    if (!p->transposed)
+        return i;
+    int64_t rows = p->entry->dims[0], cols = p->entry->dims[1];
+    return i % rows * cols + i / rows;
+}
+
+static void *at_rank(const struct mgpu_trainer *t, int rank, const struct place *p)
+{
+    return (char *)mgpu_team_rank(t->team, rank)->buffer[p->buffer] + p->entry->offset;
+}
+
+static void read_place(const struct mgpu_trainer *t, const struct place *p, double *to,
+                       int64_t count)
+{
+    const void *from = at_rank(t, 0, p);
+    for (int64_t i = 0; i < count; i++)
+        to[i] = mgpu_get_double(from, p->entry->type, stored_index(p, i));
+}
+
+int mgpu_weight_read(struct mgpu_trainer *t, const char *name, double *to, int64_t count)
+{
+    struct place p;
+    MGPU_TRY(find_place(&p, t, name, count));
+    read_place(t, &p, to, count);
+    return 0;
+}
+
+int mgpu_gradient_read(struct mgpu_trainer *t, const char *name, double *to, int64_t count)
+{
+    struct place p;
+    MGPU_TRY(find_place(&p, t, name, count));
+    if (p.buffer != MGPU_BUFFER_WEIGHTS)
+        return mgpu_fail(MGPU_EINVALID, "%s: '%s' is not trained: it has no gradient", t->path,
+                         name);
+    p.buffer = MGPU_BUFFER_GRADIENTS;
+    read_place(t, &p, to, count);
+    return 0;
+}
+
+int mgpu_weight_write(struct mgpu_trainer *t, const char *name, const double *from, int64_t count)
+{
+    struct place p;
+    MGPU_TRY(find_place(&p, t, name, count));
+    for (int r = 0; r < mgpu_team_size(t->team); r++)
+        for (int64_t i = 0; i < count; i++)
+            mgpu_set_double(at_rank(t, r, &p), p.entry->type, stored_index(&p, i), from[i]);
+    return 0;
+}

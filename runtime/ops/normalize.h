@@ -19,8 +19,8 @@
  * statistics are 0; over one element the variance is.
  *
  * Over several ranks: group_norm treats samples apart. batch_norm mixes them, and op->expand writes
- * it as sums over the whole batch (synchronised batch norm); with per_rank its statistics are a mean
- * over the ranks, which is what the running ones take.
+ * it as sums over the whole batch (synchronised batch norm); with per_rank its statistics are a
+ * mean over the ranks, which is what the running ones take.
  */
 #ifndef MGPU_OPS_NORMALIZE_H
 #define MGPU_OPS_NORMALIZE_H

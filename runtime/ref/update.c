@@ -121,15 +121,18 @@ static void sgd(const struct rule *r, struct tile *x)
  * keras: w -= lr_t*sqrt(c2)/c1 * m / (sqrt(v) + eps) */
 static void adam(const struct rule *r, struct tile *x)
 {
-    double *m = x->state[0], *v = x->state[1], *s = r->a->amsgrad ? x->state[2] : v;
-    double b1 = r->a->beta1, b2 = r->a->beta2, root = sqrt(r->correction2);
+    double *m = x->state[0], *v = x->state[1], *s = x->state[2];
+    double b1 = r->a->beta1, b2 = r->a->beta2, eps = r->a->eps, root = sqrt(r->correction2);
     double rate = r->lr / r->correction1 * (r->torch ? 1 : root), scale = r->torch ? root : 1;
     for (int i = 0; i < x->n; i++) {
         m[i] = b1 * m[i] + (1 - b1) * x->g[i];
         v[i] = b2 * v[i] + (1 - b2) * x->g[i] * x->g[i];
-        s[i] = fmax(s[i], v[i]);
-        x->w[i] -= rate * m[i] / (sqrt(s[i]) / scale + r->a->eps);
     }
+    for (int i = 0; r->a->amsgrad && i < x->n; i++)
+        s[i] = s[i] > v[i] ? s[i] : v[i];
+    const double *square = r->a->amsgrad ? s : v;
+    for (int i = 0; i < x->n; i++)
+        x->w[i] -= rate * m[i] / (sqrt(square[i]) / scale + eps);
 }
 
 /* v = rho*v + (1-rho)*g*g; centered: a = rho*a + (1-rho)*g and v - a*a in place of v below.

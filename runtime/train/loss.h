@@ -28,13 +28,14 @@ enum mgpu_choice { MGPU_UNSET = -1, MGPU_NO = 0, MGPU_YES = 1 };
 struct mgpu_loss {
     const char *text; /* as typed, for messages */
     enum mgpu_loss_kind kind;
-    const char *output; /* NULL until bound: the only output */
-    const char *label;  /* NULL until bound: "label"; none for MGPU_LOSS_OUTPUT */
+    const char *output; /* not given: the only output */
+    const char *label;  /* not given: "label"; NULL for MGPU_LOSS_OUTPUT */
     double weight;
-    int axis;
+    int axis; /* as typed; after mgpu_loss_bind the output's axis of the classes, from 0 */
     enum mgpu_choice from_logits;
-    bool sum; /* reduction=sum: not divided by the count */
-    bool ignore;
+    bool sum;        /* reduction=sum: not divided by the count */
+    bool batch_mean; /* reduction=batchmean: the count is of samples */
+    bool ignore;     /* class numbers: ignore_index is in force (default -100, as PyTorch's) */
     int64_t ignore_index;
     double label_smoothing, delta;
     const char *class_weights_file;
@@ -45,40 +46,45 @@ struct mgpu_loss {
     bool dense;      /* labels are distributions */
     enum mgpu_dtype
         label_type; /* what the label input holds: int64 class numbers or the float type */
-    int label_rank; /* of the whole batch array */
+    int label_rank; /* of the whole batch array; 0 for MGPU_LOSS_OUTPUT */
     int label_batch_axis;
     struct mgpu_dim label_dims[MGPU_MAX_RANK]; /* with the batch's monomial */
-    bool sample_weights;                       /* there is an input "sample_weight" [N] */
+    /* Set by the caller: there is an input "sample_weight" [N] of the float type. */
+    bool sample_weights;
 };
 
 /* Reads KIND[,name=value...] or KIND:OUTPUT:LABEL[,...]. Output and label names may contain ':' and
  * ',': they are matched against `outputs` (the model's) and `labels` (names that data were given
- * for), longest first. Keras's and PyTorch's names are accepted. An unknown kind or option is
- * MGPU_EUSAGE with the nearest name. Strings go to the arena. */
+ * for), longest first. Another output is an error; another label is taken as it stands. Keras's and
+ * PyTorch's names are accepted. An unknown kind or option is MGPU_EUSAGE with the nearest name.
+ * Strings go to the arena. */
 int mgpu_loss_parse(struct mgpu_loss *out, const char *text, const char *const *outputs,
                     int output_count, const char *const *labels, int label_count,
                     struct mgpu_arena *arena);
 
-/* Settles output, axis, dense or class numbers, wanted label type and shape, from the model's
- * output `y` and the label data at hand (type, rank, dims: the whole data set's, samples on axis 0
- * or the output's batch axis). Shapes that do not fit are errors that show both; [N,1] fits [N].
- * Reads the class weights file. */
+/* Settles axis, dense or class numbers, wanted label type and shape, from the model's output `y`
+ * and the label data at hand (type, rank, dims: the whole data set's, samples on the axis where the
+ * wanted label has them, which is 0 unless the output's batch axis is another). Shapes that do not
+ * fit are errors that show both; [N,1] fits [N]. An output whose batch axis holds N*k rows wants
+ * labels [N,k]. Reads the class weights file. MGPU_LOSS_OUTPUT looks at `y` alone. */
 int mgpu_loss_bind(struct mgpu_loss *loss, const struct mgpu_graph *g, const struct mgpu_value *y,
                    enum mgpu_dtype data_type, int data_rank, const int64_t *data_dims,
                    struct mgpu_arena *arena);
 
 /* Appends the loss's nodes: label inputs (graph inputs called as the label; shared between losses
- * that want the same) and the loss value, weight and normaliser (step scalar MGPU_SCALAR_LOSS +
- * index) included. `y` is the model's output; the logits behind it are found where the loss is to
- * be taken through them (Softmax or Sigmoid right before the output). MGPU_LOSS_OUTPUT multiplies
- * with MGPU_SCALAR_PIECE_SHARE instead. */
+ * that want the same, and with a model's input of that name and shape) and the loss value (rank 0,
+ * g->float_type), weight and normaliser (step scalar MGPU_SCALAR_LOSS + index) included; with
+ * reduction=sum there is no normaliser. `y` is the model's output in this graph, of any batch; the
+ * logits behind it are found where the loss is to be taken through them (Softmax or Sigmoid before
+ * the output, but for reshapes and transposes). MGPU_LOSS_OUTPUT multiplies with
+ * MGPU_SCALAR_PIECE_SHARE instead. */
 int mgpu_loss_build(struct mgpu_graph *g, const struct mgpu_loss *loss, int index,
                     struct mgpu_value *y, struct mgpu_value **value);
 
-/* What the loss counts in `samples` samples: elements, labels by class and sample weight. labels
- * and sample_weights are what the inputs hold (label_type; double). Also checks class numbers: one
- * out of range fails naming the sample (first_sample + its place, or rows[] of it when given) and
- * value. */
+/* What the loss counts in `samples` samples: elements, labels by class and sample weight; for
+ * MGPU_LOSS_OUTPUT the samples. Counts of parts add up. labels are what the input
+ * holds (label_type). Also checks class numbers: one out of range fails naming the
+ * sample (its place, or rows[] of it when given) and value. */
 int mgpu_loss_count(double *count, const struct mgpu_loss *loss, int64_t samples,
                     const void *labels, const double *sample_weights, const int64_t *rows);
 

@@ -1,0 +1,60 @@
+/* The planner's view of a training step: tasks with costs, edges with bytes, groups that stay
+ * together.
+ *
+ * tasks.c makes it from a whole graph (forward, backward, update) at one local batch, with costs
+ * from the operators' records or a measured profile. Search, simulation and bounds know only this
+ * page, so they can be proven on random graphs.
+ */
+#ifndef MGPU_PARTITIONER_TASK_H
+#define MGPU_PARTITIONER_TASK_H
+
+#include "partitioner/topology.h"
+#include "runtime/base/memory.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A unit of work that runs on one device: one core node, or several coarsened into one. */
+struct mgpu_task {
+    int group;       /* tasks of a group run on the same device: a forward node with its backward
+                      * and the update of weights that only it uses */
+    int phase;       /* enum mgpu_phase */
+    double *ms;      /* by device kind of the topology (mgpu_topology.kind) */
+    int64_t output;  /* bytes of activations that live from here to the last user */
+    int64_t scratch; /* bytes of workspace while it runs */
+    const char *key; /* of the forward node: its first ONNX output */
+    const char *name, *type;
+    int op_class; /* index into mgpu_op_class names, for reports */
+};
+
+enum mgpu_phase { MGPU_PHASE_FORWARD, MGPU_PHASE_BACKWARD, MGPU_PHASE_UPDATE };
+
+struct mgpu_edge { /* task `to` needs `bytes` of what task `from` made */
+    int from, to;
+    int64_t bytes;
+    int value; /* equal numbers are the same tensor: sent once to a device however many need it */
+};
+
+struct mgpu_shared { /* a parameter */
+    const char *name;
+    int64_t bytes, state_bytes; /* of the value; of the optimizer's state */
+    bool trained;
+    int groups; /* that use it; several: sent to users each step, gradients back, unless together */
+    int *group;
+};
+
+struct mgpu_task_graph {
+    struct mgpu_arena *arena;
+    int64_t batch; /* local batch that the costs are for */
+    int tasks;
+    struct mgpu_task *task; /* in an order in which they can run */
+    int edges;
+    struct mgpu_edge *edge;
+    int groups;
+    int *pin; /* by group: device that it must run on, -1: free */
+    int params;
+    struct mgpu_shared *param;
+    int64_t input_bytes;
+};
+
+#endif

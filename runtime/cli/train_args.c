@@ -1,0 +1,210 @@
+#include "runtime/cli/train_args.h"
+
+#include "runtime/base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define OPTION(field) offsetof(struct mgpu_train_command, options.field)
+#define FIELD(field)  offsetof(struct mgpu_train_command, field)
+#define LIST(n, field, v, h)                                                                       \
+    {                                                                                              \
+        .name = n, .kind = MGPU_ARG_LIST, .offset = OPTION(field), .value = v, .help = h           \
+    }
+#define TEXT(n, field, v, h)                                                                       \
+    {                                                                                              \
+        .name = n, .kind = MGPU_ARG_TEXT, .offset = OPTION(field), .value = v, .help = h           \
+    }
+#define INT(n, field, l, v, h)                                                                     \
+    {                                                                                              \
+        .name = n, .kind = MGPU_ARG_INT, .offset = OPTION(field), .low = l, .high = 1e15,          \
+        .value = v, .help = h                                                                      \
+    }
+#define DOUBLE(n, field, l, hi, v, h)                                                              \
+    {                                                                                              \
+        .name = n, .kind = MGPU_ARG_DOUBLE, .offset = OPTION(field), .low = l, .high = hi,         \
+        .value = v, .help = h                                                                      \
+    }
+#define FLAG(n, field, h)                                                                          \
+    {                                                                                              \
+        .name = n, .kind = MGPU_ARG_FLAG, .offset = OPTION(field), .help = h                       \
+    }
+#define OWN(n, field, h)                                                                           \
+    {                                                                                              \
+        .name = n, .kind = MGPU_ARG_FLAG, .offset = FIELD(field), .help = h                        \
+    }
+#define HEADING(text)                                                                              \
+    {                                                                                              \
+        .name = text, .kind = MGPU_ARG_HEADING                                                     \
+    }
+
+const struct mgpu_arg mgpu_train_table[] = {
+    HEADING("Data"),
+    LIST("data", data, "NAME=FILE[:SET]",
+         "samples of an input or label: HDF5, .npy, .npz, IDX (gzip too); FILE alone: all sets"),
+    LIST("val", val, "NAME=FILE[:SET]", "validation data, the same way"),
+    DOUBLE("val-split", val_split, 0, 0.999, "F", "hold out this part of the data for validation"),
+    TEXT("sample-weight", sample_weight, "FILE[:SET]", "a weight for each sample"),
+    LIST("scale", scale, "NAME=FACTOR", "multiply an input, e.g. input=1/255"),
+    LIST("normalize", normalize, "NAME=MEAN/STD", "(x - mean) / std, lists by channel"),
+    LIST("batch-axis", batch_axis, "NAME=K", "the axis that counts samples (default 0)"),
+    LIST("rows", rows, "NAME=R", "a step takes R rows of this input, not one a sample"),
+    {.name = "no-shuffle",
+     .kind = MGPU_ARG_NO,
+     .offset = OPTION(shuffle),
+     .help = "keep the order of the data"},
+    {.name = "shuffle",
+     .kind = MGPU_ARG_FLAG,
+     .offset = OPTION(shuffle),
+     .help = "a new order each epoch (default)"},
+    INT("seed", seed, 0, "N", "of the order and of dropout (default 0)"),
+    HEADING("Model"),
+    INT("batch", batch, 1, "N", "samples of one update, over all ranks (default 32)"),
+    INT("accumulate", accumulate, 1, "M", "compute a batch in M pieces"),
+    LIST("dim", dim, "NAME=VALUE", "size of a symbolic axis"),
+    LIST("freeze", freeze, "PATTERN", "do not train these initializers (glob)"),
+    LIST("train", train, "PATTERN", "train only what matches (glob)"),
+    LIST("tie", tie, "A=B", "two initializers are one weight"),
+    LIST("untie", untie, "A", "train the copies or uses of A apart"),
+    TEXT("batch-norm", batch_norm, "MODE", "train, frozen, or sync (statistics over all ranks)"),
+    TEXT("bn-variance", bn_variance, "KIND", "running variance: unbiased or population"),
+    LIST("dropout", dropout, "RULE", "keep, off, P or NODE=P"),
+    OWN("report", report, "print what each initializer is, and stop"),
+    OWN("dry-run", dry_run, "do everything up to step 1, print plan and memory, and stop"),
+    HEADING("Loss and optimizer (--help loss, --help optimizer)"),
+    LIST("loss", loss, "KIND[,...]",
+         "cross_entropy, mse, ...; options output=, label=, weight= ..."),
+    LIST("metric", metric, "KIND", "accuracy, top5, mae, mse, rmse"),
+    TEXT("optimizer", optimizer, "KIND[,...]", "sgd, adam, adamw, rmsprop, adagrad, lamb"),
+    LIST("group", group, "PATTERN,...", "other optimizer options for these weights"),
+    TEXT("lr-schedule", lr_schedule, "KIND[,...]", "cosine, step, linear, exponential, one_cycle"),
+    DOUBLE("warmup", warmup, 0, 1e15, "STEPS", "raise the learning rate from 0 at first"),
+    DOUBLE("clip-norm", clip_norm, 0, 1e300, "X", "scale gradients to at most this norm"),
+    DOUBLE("clip-value", clip_value, 0, 1e300, "X", "cut each gradient element to [-X, X]"),
+    TEXT("precision", precision, "TYPE", "f32 (default) or f64"),
+    FLAG("exact", exact, "no algorithm with larger rounding (Winograd and the like)"),
+    HEADING("Devices"),
+    TEXT("devices", devices, "LIST", "cpu, cpu:0,cpu:1, cpu:0-3 (default cpu: all cores)"),
+    {.name = "threads",
+     .kind = MGPU_ARG_INT32,
+     .offset = OPTION(threads),
+     .low = 1,
+     .high = 1024,
+     .value = "N",
+     .help = "threads of each rank"},
+    TEXT("strategy", strategy, "NAME", "auto (default), single or data"),
+    {.name = "deterministic",
+     .kind = MGPU_ARG_MAYBE_INT,
+     .offset = FIELD(deterministic),
+     .low = 1,
+     .high = 64,
+     .otherwise = 8,
+     .value = "S",
+     .help = "S logical ranks (8) on whatever devices: the same bits on any number of them"},
+    HEADING("Run"),
+    INT("epochs", epochs, 1, "N", "passes over the data (default 1)"),
+    INT("steps", steps, 1, "N", "updates, instead of epochs"),
+    INT("steps-per-epoch", steps_per_epoch, 1, "N", "end an epoch early"),
+    {.name = "save",
+     .kind = MGPU_ARG_LIST,
+     .offset = FIELD(save),
+     .value = "FILE",
+     .help = "write the trained model (.onnx) or its weights (.h5); repeat"},
+    FLAG("as-exported", as_exported, "keep training-form nodes in the saved model"),
+    OWN("evaluate", evaluate, "no training: losses and metrics of the data"),
+    {.name = "predict",
+     .kind = MGPU_ARG_TEXT,
+     .offset = FIELD(predict),
+     .value = "OUT",
+     .help = "no training: outputs for all samples, into OUT.npz or OUT.h5"},
+    {.name = "check-gradients",
+     .kind = MGPU_ARG_MAYBE_INT,
+     .offset = FIELD(check_gradients),
+     .low = 1,
+     .high = 1e9,
+     .otherwise = 20,
+     .value = "N",
+     .help = "compare gradients with differences, N elements a weight, in f64"},
+    OWN("log-steps", log_steps, "print each step's loss on stdout"),
+    OWN("json", json, "results as one JSON object, the last line of stdout"),
+    OWN("quiet", quiet, "no talk on stderr"),
+    {.name = "help",
+     .kind = MGPU_ARG_MAYBE_TEXT,
+     .offset = FIELD(help),
+     .value = "TOPIC",
+     .help = "this text; topics: loss, optimizer"},
+    OWN("version", version, "print the version"),
+    {.name = NULL},
+};
+
+void mgpu_train_help(FILE *to)
+{
+    fputs("usage: mgpu-train MODEL.onnx [options]\n"
+          "Trains a model that another framework exported to ONNX.\n\n"
+          "  mgpu-train cnn.onnx --data input=train-images.gz --data label=train-labels.gz \\\n"
+          "      --scale input=1/255 --loss cross_entropy --optimizer adam,lr=1e-3 --batch 64 \\\n"
+          "      --epochs 3 --devices cpu:0,cpu:1 --save trained.onnx\n"
+          "  mgpu-train trained.onnx --data input=test-images.gz --data label=test-labels.gz \\\n"
+          "      --scale input=1/255 --loss cross_entropy --evaluate\n"
+          "  mgpu-train cnn.onnx --report\n",
+          to);
+    mgpu_args_help(mgpu_train_table, to);
+    fputs("\nexit status: 0 done, 1 failed, 2 wrong usage\n", to);
+}
+
+static bool has_extension(const char *path, const char *const *extensions)
+{
+    for (int i = 0; extensions[i]; i++) {
+        size_t n = strlen(path), m = strlen(extensions[i]);
+        if (n > m && !strcmp(path + n - m, extensions[i]))
+            return true;
+    }
+    return false;
+}
+
+static int check(struct mgpu_train_command *c)
+{
+    static const char *const saves[] = {".onnx", ".h5", NULL};
+    static const char *const predictions[] = {".npz", ".h5", ".hdf5", NULL};
+    int modes = c->evaluate + (c->predict != NULL) + (c->check_gradients > 0) + c->report;
+    if (modes > 1)
+        return mgpu_fail(MGPU_EUSAGE, "--evaluate, --predict, --check-gradients and --report "
+                                      "exclude each other");
+    for (int i = 0; c->save && c->save[i]; i++)
+        if (!has_extension(c->save[i], saves) ||
+            has_extension(c->save[i], (const char *const[]){".weights.h5", NULL}))
+            return mgpu_fail(MGPU_EUSAGE, "--save %s: the name must end in .onnx or .h5",
+                             c->save[i]);
+    if (c->save && modes)
+        return mgpu_fail(MGPU_EUSAGE, "--save: nothing is trained, so nothing is saved");
+    if (c->predict && !has_extension(c->predict, predictions))
+        return mgpu_fail(MGPU_EUSAGE, "--predict %s: the name must end in .npz or .h5", c->predict);
+    return 0;
+}
+
+int mgpu_train_parse(struct mgpu_train_command *c, int argc, char **argv)
+{
+    const char **files;
+    int count;
+    int rc = mgpu_args_parse(mgpu_train_table, c, argc, argv, &files, &count);
+    if (rc == 0 && c->help && !*c->help && count == 1)
+        c->help = files[0]; /* --help loss */
+    if (rc == 0 && !c->help && !c->version) {
+        if (count != 1)
+            rc = mgpu_fail(MGPU_EUSAGE,
+                           count ? "one model at a time: '%s' is too much"
+                                 : "which model? mgpu-train MODEL.onnx ...%s",
+                           count ? files[1] : "");
+        else
+            c->model = files[0];
+    }
+    free(files);
+    MGPU_TRY(rc);
+    c->options.deterministic = (int)c->deterministic;
+    c->options.inference = c->evaluate || c->predict;
+    c->options.predict = c->predict != NULL;
+    c->options.check_gradients = c->check_gradients > 0;
+    if (c->check_gradients)
+        c->options.precision = "f64";
+    return check(c);
+}

@@ -1,0 +1,80 @@
+#include "runtime/cli/train_result.h"
+
+#include "runtime/base/memory.h"
+
+#include <json-c/json.h>
+#include <stdlib.h>
+#include <string.h>
+
+void mgpu_result_step(struct mgpu_train_result *r, const struct mgpu_step_result *step)
+{
+    r->steps = step->step;
+    r->samples += step->samples;
+    r->loss = mgpu_grow(r->loss, (size_t)r->loss_count, sizeof *r->loss);
+    r->loss[r->loss_count++] = step->loss;
+}
+
+static void set(struct mgpu_train_result *r, const char *prefix, const char *name, double value)
+{
+    char full[512];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    for (int i = 0; i < r->metrics; i++)
+        if (!strcmp(r->metric_name[i], full)) {
+            r->metric[i] = value;
+            return;
+        }
+    r->metric_name = mgpu_grow(r->metric_name, (size_t)r->metrics, sizeof(char *));
+    r->metric = mgpu_grow(r->metric, (size_t)r->metrics, sizeof *r->metric);
+    r->metric_name[r->metrics] = mgpu_xstrdup(full);
+    r->metric[r->metrics++] = value;
+}
+
+void mgpu_result_numbers(struct mgpu_train_result *r, const char *prefix,
+                         const struct mgpu_number *numbers, int count)
+{
+    for (int i = 0; i < count; i++)
+        set(r, prefix, numbers[i].name, numbers[i].value);
+}
+
+void mgpu_result_saved(struct mgpu_train_result *r, const char *path)
+{
+    r->saved_path = mgpu_grow(r->saved_path, (size_t)r->saved, sizeof(char *));
+    r->saved_path[r->saved++] = mgpu_xstrdup(path);
+}
+
+void mgpu_result_print(const struct mgpu_train_result *r, FILE *to)
+{
+    struct json_object *o = json_object_new_object(), *loss = json_object_new_array();
+    struct json_object *metrics = json_object_new_object(), *saved = json_object_new_array();
+    for (int64_t i = 0; i < r->loss_count; i++)
+        json_object_array_add(loss, json_object_new_double(r->loss[i]));
+    for (int i = 0; i < r->metrics; i++)
+        json_object_object_add(metrics, r->metric_name[i], json_object_new_double(r->metric[i]));
+    for (int i = 0; i < r->saved; i++)
+        json_object_array_add(saved, json_object_new_string(r->saved_path[i]));
+    json_object_object_add(o, "steps", json_object_new_int64(r->steps));
+    json_object_object_add(o, "loss", loss);
+    json_object_object_add(o, "metrics", metrics);
+    json_object_object_add(
+        o, "samples_per_second",
+        json_object_new_double(r->seconds > 0 ? (double)r->samples / r->seconds : 0));
+    json_object_object_add(o, "peak_memory_bytes",
+                           json_object_new_int64((int64_t)r->peak_memory_bytes));
+    json_object_object_add(o, "saved", saved);
+    fprintf(
+        to, "%s\n",
+        json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
+    json_object_put(o);
+}
+
+void mgpu_result_free(struct mgpu_train_result *r)
+{
+    for (int i = 0; i < r->metrics; i++)
+        free(r->metric_name[i]);
+    for (int i = 0; i < r->saved; i++)
+        free(r->saved_path[i]);
+    free(r->metric_name);
+    free(r->metric);
+    free(r->saved_path);
+    free(r->loss);
+}

@@ -1,0 +1,28 @@
+/* What --json prints: one object, the last line of stdout. */
+#ifndef MGPU_CLI_TRAIN_RESULT_H
+#define MGPU_CLI_TRAIN_RESULT_H
+
+#include "runtime/mgpu.h"
+
+struct mgpu_train_result {
+    int64_t steps, samples;
+    int64_t loss_count;
+    double *loss; /* by step */
+    int metrics;
+    char **metric_name;
+    double *metric;
+    int saved;
+    char **saved_path;
+    double seconds;
+    uint64_t peak_memory_bytes;
+};
+
+void mgpu_result_step(struct mgpu_train_result *r, const struct mgpu_step_result *step);
+/* Sets or replaces metrics called prefix + name. */
+void mgpu_result_numbers(struct mgpu_train_result *r, const char *prefix,
+                         const struct mgpu_number *numbers, int count);
+void mgpu_result_saved(struct mgpu_train_result *r, const char *path);
+void mgpu_result_print(const struct mgpu_train_result *r, FILE *to);
+void mgpu_result_free(struct mgpu_train_result *r);
+
+#endif

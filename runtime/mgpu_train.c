@@ -1,0 +1,229 @@
+/* mgpu-train: the command line over mgpu.h. Results on stdout, talk on stderr. */
+#include "runtime/cli/progress.h"
+#include "runtime/cli/reexec.h"
+#include "runtime/cli/train_args.h"
+#include "runtime/cli/train_result.h"
+#include "runtime/mgpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void note(void *context, const char *text)
+{
+    (void)context;
+    fprintf(stderr, "note: %s\n", text);
+}
+
+static int fail(int code)
+{
+    fprintf(stderr, "mgpu-train: %s\n", mgpu_error());
+    return code == MGPU_EUSAGE ? 2 : 1;
+}
+
+/* ---- Talk ------------------------------------------------------------------------------------ */
+
+static void say_start(const struct mgpu_train_command *c, const struct mgpu_facts *f)
+{
+    if (c->quiet)
+        return;
+    fprintf(stderr,
+            "%s: %d weights trained (%lld numbers), %d frozen, %d running statistics; %s\n"
+            "%s on %s: %d rank%s of %d thread%s%s%s; batch %lld, %lld step%s an epoch\n",
+            c->model, f->trained, (long long)f->trained_elements, f->frozen, f->statistics,
+            c->options.optimizer, f->strategy, c->options.devices ? c->options.devices : "cpu",
+            f->ranks, f->ranks == 1 ? "" : "s", f->threads, f->threads == 1 ? "" : "s",
+            f->batch_norm ? "; batch norm " : "", f->batch_norm ? f->batch_norm : "",
+            (long long)f->batch, (long long)f->steps_per_epoch, f->steps_per_epoch == 1 ? "" : "s");
+}
+
+static void say_list(const char *option, const char *const *list)
+{
+    for (int i = 0; list && list[i]; i++)
+        fprintf(stderr, " --%s '%s'", option, list[i]);
+}
+
+/* What to type next: the saved model, on the validation data where there are any. */
+static void say_next(const struct mgpu_train_command *c)
+{
+    const struct mgpu_options *o = &c->options;
+    for (int i = 0; !c->quiet && c->save && c->save[i]; i++) {
+        if (!strstr(c->save[i], ".onnx"))
+            continue;
+        fprintf(stderr, "next: mgpu-train %s", c->save[i]);
+        say_list("data", o->val ? o->val : o->data);
+        say_list("scale", o->scale);
+        say_list("normalize", o->normalize);
+        say_list("loss", o->loss);
+        fprintf(stderr, " --evaluate\n");
+        return;
+    }
+}
+
+/* ---- Training -------------------------------------------------------------------------------- */
+
+static int end_epoch(struct mgpu_trainer *t, struct mgpu_progress *p, int64_t epoch,
+                     struct mgpu_train_result *result)
+{
+    const struct mgpu_number *numbers;
+    int n = mgpu_epoch_numbers(t, &numbers);
+    mgpu_result_numbers(result, "", numbers, n);
+    struct mgpu_number *own = malloc(sizeof *own * (size_t)n);
+    memcpy(own, numbers, sizeof *own * (size_t)n);
+    int v = 0;
+    if (mgpu_has_validation(t)) {
+        v = mgpu_evaluate(t, &numbers);
+        if (v > 0)
+            mgpu_result_numbers(result, "val_", numbers, v);
+    }
+    if (v >= 0)
+        mgpu_progress_epoch(p, epoch, own, n, numbers, v);
+    free(own);
+    return v;
+}
+
+static int train(struct mgpu_trainer *t, const struct mgpu_train_command *c,
+                 const struct mgpu_facts *f, struct mgpu_train_result *result)
+{
+    struct mgpu_progress p;
+    struct mgpu_step_result step;
+    const struct mgpu_number *numbers;
+    int64_t epochs = (f->total_steps + f->steps_per_epoch - 1) / f->steps_per_epoch;
+    int rc;
+    mgpu_progress_begin(&p, c->quiet ? NULL : stderr, f, epochs);
+    while ((rc = mgpu_step(t, &step)) > 0) {
+        if (c->log_steps)
+            printf("step %lld loss %.9g\n", (long long)step.step, step.loss);
+        mgpu_result_step(result, &step);
+        int n = mgpu_epoch_numbers(t, &numbers);
+        mgpu_progress_step(&p, &step, numbers, n);
+        if (step.epoch_ends || step.step == f->total_steps)
+            MGPU_TRY(end_epoch(t, &p, step.epoch, result));
+    }
+    result->seconds = mgpu_seconds() - p.start;
+    return rc;
+}
+
+static int save(struct mgpu_trainer *t, const struct mgpu_train_command *c,
+                struct mgpu_train_result *result)
+{
+    for (int i = 0; c->save && c->save[i]; i++) {
+        MGPU_TRY(mgpu_save(t, c->save[i]));
+        mgpu_result_saved(result, c->save[i]);
+        if (!c->quiet)
+            fprintf(stderr, "saved %s\n", c->save[i]);
+    }
+    return 0;
+}
+
+/* ---- The jobs -------------------------------------------------------------------------------- */
+
+static int evaluate(struct mgpu_trainer *t, const struct mgpu_train_command *c,
+                    struct mgpu_train_result *result)
+{
+    const struct mgpu_number *numbers;
+    int n = mgpu_evaluate(t, &numbers);
+    MGPU_TRY(n);
+    mgpu_result_numbers(result, "", numbers, n);
+    for (int i = 0; i < n && !c->json; i++)
+        printf("%s %.9g\n", numbers[i].name, numbers[i].value);
+    return 0;
+}
+
+static int predict(struct mgpu_trainer *t, const struct mgpu_train_command *c,
+                   struct mgpu_train_result *result)
+{
+    MGPU_TRY(mgpu_predict(t, c->predict));
+    mgpu_result_saved(result, c->predict);
+    if (!c->quiet)
+        fprintf(stderr, "saved %s\n", c->predict);
+    return 0;
+}
+
+static int check_gradients(struct mgpu_trainer *t, const struct mgpu_train_command *c,
+                           struct mgpu_train_result *result)
+{
+    double worst;
+    MGPU_TRY(mgpu_check_gradients(t, c->check_gradients, c->json ? stderr : stdout, &worst));
+    mgpu_result_numbers(result, "",
+                        &(struct mgpu_number){.name = "gradient_difference", .value = worst}, 1);
+    return worst <= 1e-5 ? 0
+                         : mgpu_fail(MGPU_EINVALID,
+                                     "a gradient differs from the difference quotient by %.2e of "
+                                     "the largest",
+                                     worst);
+}
+
+static int train_and_save(struct mgpu_trainer *t, const struct mgpu_train_command *c,
+                          const struct mgpu_facts *f, struct mgpu_train_result *result)
+{
+    say_start(c, f);
+    MGPU_TRY(train(t, c, f, result));
+    MGPU_TRY(save(t, c, result));
+    say_next(c);
+    return 0;
+}
+
+static int job(const struct mgpu_train_command *c, struct mgpu_train_result *result)
+{
+    struct mgpu_trainer *t;
+    struct mgpu_facts facts;
+    if (c->report)
+        return mgpu_report(c->model, &c->options, c->json, stdout);
+    for (int i = 0; c->save && c->save[i]; i++)
+        MGPU_TRY(mgpu_check_target(c->save[i]));
+    MGPU_TRY(mgpu_trainer_new(&t, c->model, &c->options));
+    mgpu_trainer_facts(t, &facts);
+    int rc = c->dry_run           ? mgpu_trainer_describe(t, stdout)
+             : c->evaluate        ? evaluate(t, c, result)
+             : c->predict         ? predict(t, c, result)
+             : c->check_gradients ? check_gradients(t, c, result)
+                                  : train_and_save(t, c, &facts, result);
+    for (int i = 0; rc == 0 && c->dry_run && c->save && c->save[i]; i++)
+        printf("would save %s\n", c->save[i]);
+    mgpu_trainer_facts(t, &facts);
+    result->peak_memory_bytes = facts.peak_memory_bytes;
+    mgpu_trainer_free(t);
+    return rc;
+}
+
+static int show_help(const struct mgpu_train_command *c)
+{
+    const char *text = *c->help ? mgpu_help(c->help) : NULL;
+    if (*c->help && !text) {
+        fprintf(stderr, "mgpu-train: no help on '%s'; topics: loss, optimizer\n", c->help);
+        return 2;
+    }
+    if (text)
+        fputs(text, stdout);
+    else
+        mgpu_train_help(stdout);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct mgpu_train_command c = {.options = MGPU_OPTIONS};
+    struct mgpu_train_result result = {0};
+    mgpu_reexec_passive(argv);
+    int rc = mgpu_train_parse(&c, argc, argv), status = 0;
+    if (rc < 0)
+        status = fail(rc);
+    else if (c.help)
+        status = show_help(&c);
+    else if (c.version)
+        printf("mgpu-train %s\n", MGPU_VERSION);
+    else {
+        if (!c.quiet)
+            mgpu_set_note(note, NULL);
+        rc = job(&c, &result);
+        fflush(stdout);
+        if (rc < 0)
+            status = fail(rc);
+        else if (c.json && !c.report)
+            mgpu_result_print(&result, stdout);
+    }
+    mgpu_result_free(&result);
+    mgpu_args_free(mgpu_train_table, &c);
+    return status;
+}

@@ -1,0 +1,540 @@
+#include "tests/golden/case_run.h"
+
+#include "importer/model.h"
+#include "runtime/base/memory.h"
+#include "runtime/base/status.h"
+#include "runtime/data/dataset.h"
+#include "tests/golden/case_options.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *const whats[] = {"forward", "loss", "gradient", "weights", "statistics"};
+
+struct saved { /* a model that was written, read again */
+    struct mgpu_onnx_file *file;
+    struct mgpu_onnx_model *model;
+};
+
+struct run {
+    struct mgpu_case c;
+    const struct mgpu_case_request *request;
+    struct mgpu_case_result *result;
+    char folder[32];
+    struct mgpu_trainer *trainer;
+    struct saved before, after;
+    double *loss;
+    int64_t steps;
+};
+
+static void complain(struct run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void complain(struct run *r, const char *format, ...)
+{
+    char *why = r->result->why;
+    size_t used = strlen(why);
+    va_list args;
+    va_start(args, format);
+    if (used && used + 3 < sizeof r->result->why)
+        used += (size_t)sprintf(why + used, "; ");
+    vsnprintf(why + used, sizeof r->result->why - used, format, args);
+    va_end(args);
+    if (r->result->outcome == MGPU_CASE_PASSED)
+        r->result->outcome = MGPU_CASE_FAILED;
+}
+
+static const char *path_of(struct run *r, const char *name)
+{
+    return mgpu_arena_format(r->c.arena, "%s/%s", r->folder, name);
+}
+
+/* ---- Models in files ------------------------------------------------------------------------- */
+
+static int read_model(struct saved *out, const char *path)
+{
+    MGPU_TRY(mgpu_onnx_read(&out->file, path));
+    return mgpu_onnx_model_new(&out->model, out->file);
+}
+
+static void close_model(struct saved *s)
+{
+    mgpu_onnx_model_free(s->model);
+    mgpu_onnx_free(s->file);
+}
+
+static const struct mgpu_onnx_node *node_called(const struct saved *s, const char *name)
+{
+    for (int i = 0; i < s->model->node_total; i++)
+        if (!strcmp(s->model->all[i]->name, name))
+            return s->model->all[i];
+    return NULL;
+}
+
+/* What an Identity's output is the copy of. */
+static const char *source_of(const struct saved *s, const char *name)
+{
+    for (int i = 0; i < s->model->node_total; i++) {
+        const struct mgpu_onnx_node *n = s->model->all[i];
+        if (n->outputs && !strcmp(n->output[0], name))
+            return !strcmp(n->type, "Identity") ? source_of(s, n->input[0]) : name;
+    }
+    return name;
+}
+
+/* The initializer that holds a parameter of the answers: its own name, or what stands at the place
+ * that case.json gives for one that was merged away. */
+static const char *holder_of(struct run *r, const struct saved *s, const char *name)
+{
+    struct json_object *merged = mgpu_case_field(&r->c, "merged");
+    if (!merged)
+        return name;
+    json_object_object_foreach(merged, initializer, parameters)
+    {
+        (void)initializer;
+        for (size_t i = 0; i < json_object_array_length(parameters); i++) {
+            struct json_object *p = json_object_array_get_idx(parameters, i), *input;
+            const struct mgpu_onnx_node *node = node_called(s, mgpu_case_text(p, "node"));
+            if (strcmp(mgpu_case_text(p, "parameter"), name) || !node)
+                continue;
+            json_object_object_get_ex(p, "input", &input);
+            return source_of(s, node->input[json_object_get_int(input)]);
+        }
+    }
+    return name;
+}
+
+static const struct mgpu_array *stored_in(struct run *r, const struct saved *s, const char *name)
+{
+    int i = mgpu_onnx_find_initializer(s->model, holder_of(r, s, name));
+    return i < 0 ? NULL : &s->model->initializer[i].array;
+}
+
+/* ---- Distances ------------------------------------------------------------------------------- */
+
+static double norm(const struct mgpu_array *a, const struct mgpu_array *less)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < mgpu_array_count(a); i++) {
+        double x = mgpu_get_double(a->data, a->type, i);
+        if (less)
+            x -= mgpu_get_double(less->data, less->type, i);
+        sum += x * x;
+    }
+    return sqrt(sum);
+}
+
+/* |got - want| */
+static double off_by(const double *got, const struct mgpu_array *want)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < mgpu_array_count(want); i++) {
+        double d = got[i] - mgpu_get_double(want->data, want->type, i);
+        sum += d * d;
+    }
+    return sqrt(sum);
+}
+
+static void judge(struct run *r, enum mgpu_case_what what, const char *name, double distance)
+{
+    double limit = mgpu_golden_limit(&r->c.golden, whats[what]);
+    double *worst = &r->result->distance[what];
+    bool new_worst = !(distance <= *worst);
+    if (new_worst)
+        *worst = distance;
+    if (!(distance <= limit))
+        complain(r, "%s of '%s' off by %.1e (allowed %.1e)", whats[what], name, distance, limit);
+}
+
+static double *doubles(struct run *r, const struct mgpu_array *a)
+{
+    int64_t n = mgpu_array_count(a);
+    double *to = MGPU_NEW_ARRAY(r->c.arena, double, n);
+    for (int64_t i = 0; i < n; i++)
+        to[i] = mgpu_get_double(a->data, a->type, i);
+    return to;
+}
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
+static int compare_output(struct run *r, const char *path, const struct mgpu_golden_tensor *want)
+{
+    struct mgpu_dataset *d = NULL;
+    struct mgpu_array got = {0};
+    MGPU_TRY(mgpu_dataset_open_named(&d, path, want->name));
+    int rc = mgpu_dataset_load(&got, d->title, UINT64_C(1) << 30);
+    if (rc == 0 && mgpu_array_count(&got) != mgpu_array_count(&want->array))
+        complain(r, "forward: '%s' has the wrong shape", want->name);
+    else if (rc == 0) {
+        double size = norm(&want->array, NULL);
+        double off = off_by(doubles(r, &got), &want->array);
+        judge(r, MGPU_CASE_FORWARD, want->name, size > 0 ? off / size : off);
+    }
+    mgpu_array_free(&got);
+    mgpu_dataset_close(d);
+    return rc;
+}
+
+static int compare_forward(struct run *r)
+{
+    struct mgpu_options o;
+    struct mgpu_trainer *t;
+    const char *path = path_of(r, "predictions.npz");
+    MGPU_TRY(mgpu_case_predict_options(&o, &r->c, r->request->devices, r->request->ranks));
+    o.precision = r->request->precision;
+    MGPU_TRY(mgpu_trainer_new(&t, r->c.golden.model, &o));
+    int rc = mgpu_predict(t, path);
+    mgpu_trainer_free(t);
+    for (int i = 0; i < r->c.forward.count && rc == 0; i++)
+        rc = compare_output(r, path, &r->c.forward.tensor[i]);
+    return rc;
+}
+
+/* ---- Gradients ------------------------------------------------------------------------------- */
+
+/* In exact arithmetic such a gradient is zero: what there is is compared with the largest one. */
+static bool is_noise(const struct run *r, const char *name)
+{
+    return mgpu_golden_lists(&r->c.golden, "noise", name);
+}
+
+static int compare_gradients(struct run *r)
+{
+    double whole = 0;
+    for (int i = 0; i < r->c.gradient.count; i++)
+        whole = fmax(whole, norm(&r->c.gradient.tensor[i].array, NULL));
+    for (int i = 0; i < r->c.gradient.count; i++) {
+        const struct mgpu_golden_tensor *want = &r->c.gradient.tensor[i];
+        int64_t n = mgpu_array_count(&want->array);
+        double *got = MGPU_NEW_ARRAY(r->c.arena, double, n);
+        double size = fmax(norm(&want->array, NULL), 1e-7 * whole);
+        MGPU_TRY(mgpu_gradient_read(r->trainer, holder_of(r, &r->before, want->name), got, n));
+        judge(r, MGPU_CASE_GRADIENT, want->name,
+              off_by(got, &want->array) / (is_noise(r, want->name) ? whole : size));
+    }
+    return 0;
+}
+
+/* ---- Weights and statistics ------------------------------------------------------------------ */
+
+/* What a name holds after training: from the written file, or in double from the trainer, as the
+ * file rounds. */
+static int weight_after(struct run *r, const struct mgpu_golden_tensor *want, double **got)
+{
+    int64_t n = mgpu_array_count(&want->array);
+    if (!strcmp(r->request->precision, "f64")) {
+        *got = MGPU_NEW_ARRAY(r->c.arena, double, n);
+        return mgpu_weight_read(r->trainer, holder_of(r, &r->before, want->name), *got, n);
+    }
+    const struct mgpu_array *a = stored_in(r, &r->after, want->name);
+    if (!a || mgpu_array_count(a) != n)
+        return mgpu_fail(MGPU_EINVALID, "'%s' is not in the written file, or has another shape",
+                         want->name);
+    *got = doubles(r, a);
+    return 0;
+}
+
+static void keep_numbers(struct run *r, const double *from, int64_t count)
+{
+    struct mgpu_case_result *out = r->result;
+    out->number = mgpu_xrealloc(out->number, (size_t)(out->numbers + count), sizeof *out->number);
+    memcpy(out->number + out->numbers, from, sizeof *from * (size_t)count);
+    out->numbers += count;
+}
+
+/* The divisor is the change that training makes: |golden - initial|. */
+static int compare_weights(struct run *r)
+{
+    for (int i = 0; i < r->c.weights.count; i++) {
+        const struct mgpu_golden_tensor *want = &r->c.weights.tensor[i];
+        const struct mgpu_array *before = stored_in(r, &r->before, want->name);
+        double *got;
+        MGPU_TRY(weight_after(r, want, &got));
+        keep_numbers(r, got, mgpu_array_count(&want->array));
+        if (!before || mgpu_array_count(before) != mgpu_array_count(&want->array))
+            return mgpu_fail(MGPU_EINVALID, "'%s' is not in the file", want->name);
+        double change = norm(&want->array, before), off = off_by(got, &want->array);
+        if (!is_noise(r, want->name))
+            judge(r, MGPU_CASE_WEIGHTS, want->name, change > 0 ? off / change : off);
+    }
+    return 0;
+}
+
+static int compare_statistics(struct run *r)
+{
+    for (int i = 0; i < r->c.statistics.count; i++) {
+        const struct mgpu_golden_tensor *want = &r->c.statistics.tensor[i];
+        double *got, size = norm(&want->array, NULL);
+        MGPU_TRY(weight_after(r, want, &got));
+        keep_numbers(r, got, mgpu_array_count(&want->array));
+        judge(r, MGPU_CASE_STATISTICS, want->name,
+              off_by(got, &want->array) / (size > 0 ? size : 1));
+    }
+    return 0;
+}
+
+static bool may_move(const struct run *r, const char *name)
+{
+    bool training = !strcmp(mgpu_case_text(r->c.golden.json, "mode"), "train");
+    return mgpu_golden_lists(&r->c.golden, "trainable", name) ||
+           mgpu_golden_find(&r->c.weights, name) ||
+           (training && (mgpu_golden_lists(&r->c.golden, "statistics", name) ||
+                         mgpu_golden_find(&r->c.statistics, name)));
+}
+
+/* What is neither trained nor a statistic must not change by one bit. */
+static void compare_rest(struct run *r)
+{
+    const struct mgpu_onnx_model *m = r->before.model;
+    for (int i = 0; i < m->initializers && !mgpu_case_field(&r->c, "merged"); i++) {
+        const struct mgpu_array *a = &m->initializer[i].array, *b;
+        const char *name = m->initializer[i].name;
+        if (may_move(r, name) || m->initializer[i].constant_node || a->type == MGPU_UNDEFINED)
+            continue;
+        b = stored_in(r, &r->after, name);
+        size_t bytes = (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type);
+        if (!b || b->type != a->type || mgpu_array_count(b) != mgpu_array_count(a) ||
+            memcmp(a->data, b->data, bytes))
+            complain(r, "'%s' is not trained and changed", name);
+    }
+}
+
+/* ---- Training -------------------------------------------------------------------------------- */
+
+static int save_as(struct run *r, const char *name, struct saved *out)
+{
+    const char *path = path_of(r, name);
+    MGPU_TRY(mgpu_save(r->trainer, path));
+    return read_model(out, path);
+}
+
+static int take_steps(struct run *r)
+{
+    struct mgpu_step_result s;
+    int rc = 1;
+    r->loss = MGPU_NEW_ARRAY(r->c.arena, double, r->c.golden.steps);
+    while (r->steps < r->c.golden.steps && (rc = mgpu_step(r->trainer, &s)) > 0) {
+        r->loss[r->steps++] = s.loss;
+        if (r->steps == 1 && !r->request->defaults)
+            MGPU_TRY(compare_gradients(r));
+    }
+    return rc < 0 ? rc : 0;
+}
+
+static void compare_losses(struct run *r)
+{
+    const struct mgpu_array *want = r->c.loss.count ? &r->c.loss.tensor[0].array : NULL;
+    double off = 0, size = 0;
+    for (int64_t i = 0; want && i < r->steps; i++) {
+        double w = mgpu_get_double(want->data, want->type, i);
+        off += (r->loss[i] - w) * (r->loss[i] - w);
+        size += w * w;
+    }
+    if (!want || !r->steps)
+        complain(r, "no loss to compare");
+    else
+        judge(r, MGPU_CASE_LOSS, "each step", sqrt(off / size));
+    keep_numbers(r, r->loss, r->steps);
+}
+
+static bool all_steps(const struct run *r)
+{
+    return !r->request->steps || r->request->steps >= r->c.golden.steps;
+}
+
+static int train(struct run *r)
+{
+    MGPU_TRY(save_as(r, "before.onnx", &r->before));
+    MGPU_TRY(take_steps(r));
+    compare_losses(r);
+    if (!all_steps(r))
+        return 0;
+    MGPU_TRY(save_as(r, "after.onnx", &r->after));
+    MGPU_TRY(compare_weights(r));
+    MGPU_TRY(compare_statistics(r));
+    compare_rest(r);
+    return 0;
+}
+
+/* ---- Refusals -------------------------------------------------------------------------------- */
+
+static struct json_object *refusal(const struct run *r)
+{
+    struct json_object *o = mgpu_case_field(&r->c, "refuse");
+    bool now = o && (!strcmp(mgpu_case_text(o, "when"), "any") || r->request->ranks > 1);
+    return now ? o : NULL;
+}
+
+static void check_refusal(struct run *r, struct json_object *o)
+{
+    struct json_object *names;
+    json_object_object_get_ex(o, "names", &names);
+    r->result->refused = true;
+    for (size_t i = 0; i < json_object_array_length(names); i++)
+        if (strstr(mgpu_error(), json_object_get_string(json_object_array_get_idx(names, i))))
+            return;
+    complain(r, "refused without naming any of %s: %s", json_object_to_json_string(names),
+             mgpu_error());
+}
+
+/* ---- All ------------------------------------------------------------------------------------- */
+
+static int open_case(struct run *r)
+{
+    const struct mgpu_case_request *q = r->request;
+    bool f64 = !strcmp(q->precision, "f64");
+    struct saved original = {0};
+    MGPU_TRY(mgpu_golden_open(&r->c.golden, q->folder));
+    r->c.arena = mgpu_arena_new();
+    strcpy(r->folder, "/tmp/mgpu-case-XXXXXX");
+    if (!mkdtemp(r->folder))
+        return mgpu_fail(MGPU_EIO, "no folder for temporary files");
+    r->c.folder = r->folder;
+    const struct {
+        const char *name;
+        struct mgpu_golden_group *group;
+    } groups[] = {{"inputs", &r->c.inputs},
+                  {"labels", &r->c.labels},
+                  {"forward", &r->c.forward},
+                  {q->defaults ? "keras_loss" : f64 ? "loss64" : "loss", &r->c.loss},
+                  {"gradient", &r->c.gradient},
+                  {q->defaults ? "keras_weights" : "weights", &r->c.weights},
+                  {"statistics", &r->c.statistics}};
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+        MGPU_TRY(mgpu_golden_read(&r->c.golden, groups[i].name, groups[i].group));
+    if (!r->c.loss.count) /* no answer in double */
+        MGPU_TRY(mgpu_golden_read(&r->c.golden, "loss", &r->c.loss));
+    MGPU_TRY(read_model(&original, r->c.golden.model));
+    for (int i = 0; i < original.model->node_total; i++)
+        r->c.batch_norm |= !strcmp(original.model->all[i]->type, "BatchNormalization");
+    close_model(&original);
+    return 0;
+}
+
+static void remove_folder(const char *folder)
+{
+    static const char *const names[] = {"before.onnx",     "after.onnx",        "before.onnx.data",
+                                        "after.onnx.data", "predictions.npz",   "model.onnx.data",
+                                        "input0.npy",      "class_weights.npy", NULL};
+    char path[64];
+    for (int i = 0; names[i]; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+    for (int i = 1; i < 16; i++) {
+        snprintf(path, sizeof path, "%s/input%d.npy", folder, i);
+        unlink(path);
+    }
+    rmdir(folder);
+}
+
+static void close_case(struct run *r)
+{
+    struct mgpu_golden_group *const groups[] = {&r->c.inputs,    &r->c.labels,   &r->c.forward,
+                                                &r->c.loss,      &r->c.gradient, &r->c.weights,
+                                                &r->c.statistics};
+    mgpu_trainer_free(r->trainer);
+    close_model(&r->before);
+    close_model(&r->after);
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+        mgpu_golden_group_free(groups[i]);
+    if (*r->folder)
+        remove_folder(r->folder);
+    mgpu_arena_free(r->c.arena);
+    mgpu_golden_close(&r->c.golden);
+}
+
+static int run_case(struct run *r)
+{
+    const struct mgpu_case_request *q = r->request;
+    struct mgpu_options o;
+    MGPU_TRY(open_case(r));
+    if (mgpu_case_field(&r->c, "state")) {
+        r->result->outcome = MGPU_CASE_UNSUPPORTED;
+        return mgpu_fail(MGPU_EUNSUPPORTED, "an output of one step is the next one's input "
+                                            "(--state)");
+    }
+    MGPU_TRY(mgpu_case_train_options(&o, &r->c, q->devices, q->ranks, q->defaults));
+    o.precision = q->precision;
+    if (q->steps && q->steps < r->c.golden.steps)
+        o.steps = r->c.golden.steps = q->steps;
+    int rc = mgpu_trainer_new(&r->trainer, r->c.golden.model, &o);
+    struct json_object *refused = refusal(r);
+    if (refused && rc < 0) {
+        check_refusal(r, refused);
+        return 0;
+    }
+    if (rc == MGPU_EUNSUPPORTED)
+        r->result->outcome = MGPU_CASE_UNSUPPORTED;
+    MGPU_TRY(rc);
+    struct json_object *or_pass = NULL;
+    if (refused && !json_object_object_get_ex(refused, "or_pass", &or_pass))
+        complain(r, "must be refused");
+    MGPU_TRY(train(r));
+    return q->forward ? compare_forward(r) : 0;
+}
+
+void mgpu_case_run(struct mgpu_case_result *out, const struct mgpu_case_request *request)
+{
+    struct run r = {.request = request, .result = out};
+    struct timespec start, end;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    *out = (struct mgpu_case_result){.outcome = MGPU_CASE_PASSED};
+    for (int i = 0; i < MGPU_CASE_WHATS; i++)
+        out->distance[i] = -1;
+    if (run_case(&r) < 0)
+        complain(&r, "%s", mgpu_error());
+    close_case(&r);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    out->seconds =
+        (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+}
+
+void mgpu_case_result_free(struct mgpu_case_result *result)
+{
+    free(result->number);
+    result->number = NULL;
+}
+
+void mgpu_case_print(FILE *to, const struct mgpu_case_request *request,
+                     const struct mgpu_case_result *result)
+{
+    static const char *const words[] = {"PASS", "FAIL", "UNSUPPORTED"};
+    const char *name = strrchr(request->folder, '/');
+    fprintf(to, "%s %s %s %s%s", words[result->outcome], name ? name + 1 : request->folder,
+            request->devices, request->precision, request->defaults ? " defaults" : "");
+    if (result->refused)
+        fprintf(to, " refused, as it must be");
+    for (int i = 0; i < MGPU_CASE_WHATS; i++)
+        if (result->distance[i] >= 0)
+            fprintf(to, " %s %.1e", whats[i], result->distance[i]);
+    fprintf(to, " %.1f s%s%s\n", result->seconds, *result->why ? "  " : "", result->why);
+    fflush(to);
+}
+
+double mgpu_case_difference(const struct mgpu_case_result *a, const struct mgpu_case_result *b)
+{
+    double worst = 0;
+    if (a->numbers != b->numbers)
+        return INFINITY;
+    for (int64_t i = 0; i < a->numbers; i++) {
+        double d = fabs(a->number[i] - b->number[i]) / fmax(1, fabs(b->number[i]));
+        worst = d <= worst ? worst : d;
+    }
+    return worst;
+}
+
+bool mgpu_case_has_defaults(const char *folder)
+{
+    struct mgpu_golden golden;
+    struct mgpu_golden_group group = {0};
+    if (mgpu_golden_open(&golden, folder) < 0)
+        return false;
+    bool has = mgpu_golden_read(&golden, "keras_loss", &group) >= 0 && group.count > 0;
+    mgpu_golden_group_free(&group);
+    mgpu_golden_close(&golden);
+    return has;
+}

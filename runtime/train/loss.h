@@ -50,6 +50,8 @@ struct mgpu_loss {
     int label_batch_axis;
     struct mgpu_dim label_dims[MGPU_MAX_RANK]; /* with the batch's monomial */
     /* Set by the caller: there is an input "sample_weight" [N] of the float type. */
+    bool by_step; /* the label's rows belong to steps (--rows): the output has no axis of
+                   * samples, a step is one. Set before binding, with data_dims [steps, R, ...] */
     bool sample_weights;
 };
 

@@ -6,8 +6,9 @@
 #include "runtime/ops/softmax.h"
 #include "runtime/cpu/cpu.h"
 #include "runtime/cpu/simd.h"
+#include "runtime/cpu/softmax.h"
 
-enum { LANES = 64 };
+enum { LANES = MGPU_LANES };
 
 struct lanes {
     int64_t outer, n, inner;
@@ -33,8 +34,18 @@ MGPU_INLINE float largest(const float *x, int64_t n)
     return most;
 }
 
-/* y = exp(x - max) / sum */
-MGPU_SIMD static void softmax_row(float *y, const float *x, int64_t n)
+MGPU_SIMD float mgpu_cpu_exp_sum(const float *x, int64_t n, float *most_of)
+{
+    float most = largest(x, n), sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += expf(x[i] - most);
+    *most_of = most;
+    return sum;
+}
+
+/* y = scale * exp(x - max) / sum */
+MGPU_SIMD void mgpu_cpu_softmax_row(float *y, const float *x, int64_t n, float scale)
 {
     float most = largest(x, n), sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -43,18 +54,14 @@ MGPU_SIMD static void softmax_row(float *y, const float *x, int64_t n)
         y[i] = e;
         sum += e;
     }
-    float factor = 1 / sum;
+    float factor = scale / sum;
     MGPU_LOOP for (int64_t i = 0; i < n; i++) y[i] *= factor;
 }
 
 /* y = x - max - log(sum) */
 MGPU_SIMD static void log_softmax_row(float *y, const float *x, int64_t n)
 {
-    float most = largest(x, n), sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++)
-        sum += expf(x[i] - most);
-    float shift = logf(sum);
+    float most, shift = logf(mgpu_cpu_exp_sum(x, n, &most));
     MGPU_LOOP for (int64_t i = 0; i < n; i++) y[i] = x[i] - most - shift;
 }
 
@@ -82,9 +89,8 @@ MGPU_SIMD static void log_softmax_gradient_row(float *dx, const float *y, const 
 /* ---- Blocks of lanes: element i of the axis is `width` floats at i * step -----------------------
  */
 
-/* most[j] and sum[j] = sum of exp(x - most) of each lane. */
-MGPU_INLINE void sum_lanes(const float *x, int64_t n, int64_t step, int64_t width, float *most,
-                           float *sum)
+MGPU_SIMD void mgpu_cpu_exp_sum_lanes(const float *x, int64_t n, int64_t step, int64_t width,
+                                      float *most, float *sum)
 {
     for (int64_t j = 0; j < width; j++)
         most[j] = -INFINITY, sum[j] = 0;
@@ -98,21 +104,23 @@ MGPU_INLINE void sum_lanes(const float *x, int64_t n, int64_t step, int64_t widt
         MGPU_LOOP for (int64_t j = 0; j < width; j++) sum[j] += expf(x[i * step + j] - most[j]);
 }
 
-MGPU_SIMD static void softmax_lanes(float *y, const float *x, int64_t n, int64_t step,
-                                    int64_t width)
+MGPU_SIMD void mgpu_cpu_softmax_lanes(float *y, const float *x, int64_t n, int64_t step,
+                                      int64_t width, const float *scale)
 {
-    float most[LANES], sum[LANES];
-    sum_lanes(x, n, step, width, most, sum);
+    float most[LANES], factor[LANES];
+    mgpu_cpu_exp_sum_lanes(x, n, step, width, most, factor);
+    for (int64_t j = 0; j < width; j++)
+        factor[j] = (scale ? scale[j] : 1) / factor[j];
     for (int64_t i = 0; i < n; i++)
         MGPU_LOOP for (int64_t j = 0; j < width; j++) y[i * step + j] =
-            expf(x[i * step + j] - most[j]) / sum[j];
+            expf(x[i * step + j] - most[j]) * factor[j];
 }
 
 MGPU_SIMD static void log_softmax_lanes(float *y, const float *x, int64_t n, int64_t step,
                                         int64_t width)
 {
     float most[LANES], sum[LANES];
-    sum_lanes(x, n, step, width, most, sum);
+    mgpu_cpu_exp_sum_lanes(x, n, step, width, most, sum);
     MGPU_LOOP for (int64_t j = 0; j < width; j++) sum[j] = logf(sum[j]);
     for (int64_t i = 0; i < n; i++)
         MGPU_LOOP for (int64_t j = 0; j < width; j++) y[i * step + j] =
@@ -146,10 +154,14 @@ MGPU_SIMD static void log_softmax_gradient_lanes(float *dx, const float *y, cons
 static void forward_block(bool log_of, const struct lanes *s, float *y, const float *x,
                           int64_t width)
 {
-    if (s->inner == 1)
-        (log_of ? log_softmax_row : softmax_row)(y, x, s->n);
+    if (s->inner == 1 && log_of)
+        log_softmax_row(y, x, s->n);
+    else if (s->inner == 1)
+        mgpu_cpu_softmax_row(y, x, s->n, 1);
+    else if (log_of)
+        log_softmax_lanes(y, x, s->n, s->inner, width);
     else
-        (log_of ? log_softmax_lanes : softmax_lanes)(y, x, s->n, s->inner, width);
+        mgpu_cpu_softmax_lanes(y, x, s->n, s->inner, width, NULL);
 }
 
 static void backward_block(bool log_of, const struct lanes *s, float *dx, const float *y,

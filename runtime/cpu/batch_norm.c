@@ -66,7 +66,9 @@ MGPU_SIMD static void column_sums(const float *x, int64_t n, int64_t step, doubl
     for (int64_t j = 0; j < width; j++)
         sum[j] = 0;
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++) sum[j] += (double)x[i * step + j];
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            sum[j] += (double)x[i * step + j];
 }
 
 MGPU_SIMD static void column_squares(const float *x, int64_t n, int64_t step, const float *mean,
@@ -75,8 +77,8 @@ MGPU_SIMD static void column_squares(const float *x, int64_t n, int64_t step, co
     for (int64_t j = 0; j < width; j++)
         sum[j] = 0;
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++)
-        {
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++) {
             double v = (double)(x[i * step + j] - mean[j]);
             sum[j] += v * v;
         }
@@ -87,8 +89,9 @@ MGPU_SIMD static void columns_affine(float *y, const float *x, int64_t n, int64_
                                      int64_t width)
 {
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++) y[i * step + j] =
-            (x[i * step + j] - mean[j]) * factor[j] + offset[j];
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            y[i * step + j] = (x[i * step + j] - mean[j]) * factor[j] + offset[j];
 }
 
 static void forward_block(const struct mgpu_launch *l, const struct sizes *z, int64_t c,
@@ -159,8 +162,8 @@ MGPU_SIMD static void column_products(const float *x, const float *dy, int64_t n
     for (int64_t j = 0; j < width; j++)
         sum[j] = products[j] = 0;
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++)
-        {
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++) {
             double d = (double)dy[i * step + j];
             sum[j] += d;
             products[j] += d * (double)(x[i * step + j] - mean[j]);
@@ -172,8 +175,10 @@ MGPU_SIMD static void columns_affine_2(float *dx, const float *dy, const float *
                                        const float *slope, const float *offset, int64_t width)
 {
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++) dx[i * step + j] =
-            dy[i * step + j] * factor[j] + (x[i * step + j] - mean[j]) * slope[j] + offset[j];
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            dx[i * step + j] =
+                dy[i * step + j] * factor[j] + (x[i * step + j] - mean[j]) * slope[j] + offset[j];
 }
 
 static void backward_block(const struct mgpu_launch *l, const struct sizes *z, int64_t c,

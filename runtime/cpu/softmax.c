@@ -55,14 +55,18 @@ MGPU_SIMD void mgpu_cpu_softmax_row(float *y, const float *x, int64_t n, float s
         sum += e;
     }
     float factor = scale / sum;
-    MGPU_LOOP for (int64_t i = 0; i < n; i++) y[i] *= factor;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        y[i] *= factor;
 }
 
 /* y = x - max - log(sum) */
 MGPU_SIMD static void log_softmax_row(float *y, const float *x, int64_t n)
 {
     float most, shift = logf(mgpu_cpu_exp_sum(x, n, &most));
-    MGPU_LOOP for (int64_t i = 0; i < n; i++) y[i] = x[i] - most - shift;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] - most - shift;
 }
 
 /* dx = y * (dy - sum(y*dy)) */
@@ -72,7 +76,9 @@ MGPU_SIMD static void softmax_gradient_row(float *dx, const float *y, const floa
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; i++)
         sum += y[i] * dy[i];
-    MGPU_LOOP for (int64_t i = 0; i < n; i++) dx[i] = y[i] * (dy[i] - sum);
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = y[i] * (dy[i] - sum);
 }
 
 /* dx = dy - exp(y) * sum(dy) */
@@ -83,7 +89,9 @@ MGPU_SIMD static void log_softmax_gradient_row(float *dx, const float *y, const 
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; i++)
         sum += dy[i];
-    MGPU_LOOP for (int64_t i = 0; i < n; i++) dx[i] = dy[i] - expf(y[i]) * sum;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = dy[i] - expf(y[i]) * sum;
 }
 
 /* ---- Blocks of lanes: element i of the axis is `width` floats at i * step -----------------------
@@ -95,13 +103,15 @@ MGPU_SIMD void mgpu_cpu_exp_sum_lanes(const float *x, int64_t n, int64_t step, i
     for (int64_t j = 0; j < width; j++)
         most[j] = -INFINITY, sum[j] = 0;
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++)
-        {
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++) {
             float v = x[i * step + j];
             most[j] = v > most[j] ? v : most[j];
         }
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++) sum[j] += expf(x[i * step + j] - most[j]);
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            sum[j] += expf(x[i * step + j] - most[j]);
 }
 
 MGPU_SIMD void mgpu_cpu_softmax_lanes(float *y, const float *x, int64_t n, int64_t step,
@@ -112,8 +122,9 @@ MGPU_SIMD void mgpu_cpu_softmax_lanes(float *y, const float *x, int64_t n, int64
     for (int64_t j = 0; j < width; j++)
         factor[j] = (scale ? scale[j] : 1) / factor[j];
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++) y[i * step + j] =
-            expf(x[i * step + j] - most[j]) * factor[j];
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            y[i * step + j] = expf(x[i * step + j] - most[j]) * factor[j];
 }
 
 MGPU_SIMD static void log_softmax_lanes(float *y, const float *x, int64_t n, int64_t step,
@@ -121,10 +132,13 @@ MGPU_SIMD static void log_softmax_lanes(float *y, const float *x, int64_t n, int
 {
     float most[LANES], sum[LANES];
     mgpu_cpu_exp_sum_lanes(x, n, step, width, most, sum);
-    MGPU_LOOP for (int64_t j = 0; j < width; j++) sum[j] = logf(sum[j]);
+#pragma GCC ivdep
+    for (int64_t j = 0; j < width; j++)
+        sum[j] = logf(sum[j]);
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++) y[i * step + j] =
-            x[i * step + j] - most[j] - sum[j];
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            y[i * step + j] = x[i * step + j] - most[j] - sum[j];
 }
 
 MGPU_SIMD static void softmax_gradient_lanes(float *dx, const float *y, const float *dy, int64_t n,
@@ -132,10 +146,13 @@ MGPU_SIMD static void softmax_gradient_lanes(float *dx, const float *y, const fl
 {
     float sum[LANES] = {0};
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++) sum[j] += y[i * step + j] * dy[i * step + j];
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            sum[j] += y[i * step + j] * dy[i * step + j];
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++) dx[i * step + j] =
-            y[i * step + j] * (dy[i * step + j] - sum[j]);
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            dx[i * step + j] = y[i * step + j] * (dy[i * step + j] - sum[j]);
 }
 
 MGPU_SIMD static void log_softmax_gradient_lanes(float *dx, const float *y, const float *dy,
@@ -143,10 +160,13 @@ MGPU_SIMD static void log_softmax_gradient_lanes(float *dx, const float *y, cons
 {
     float sum[LANES] = {0};
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++) sum[j] += dy[i * step + j];
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            sum[j] += dy[i * step + j];
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++) dx[i * step + j] =
-            dy[i * step + j] - expf(y[i * step + j]) * sum[j];
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            dx[i * step + j] = dy[i * step + j] - expf(y[i * step + j]) * sum[j];
 }
 
 /* ---- Kernels --------------------------------------------------------------------------------- */

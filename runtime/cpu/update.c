@@ -72,8 +72,8 @@ MGPU_SIMD static void adam(const struct rule *given, float *w, const float *old_
                            float *m, const float *old_m, float *v, const float *old_v, int64_t n)
 {
     const struct rule r = *given;
-    MGPU_LOOP for (int64_t i = 0; i < n; i++)
-    {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++) {
         float d = gradient(&r, g[i], old_w[i]);
         float mean = r.b1 * old_m[i] + r.fresh1 * d, square = r.b2 * old_v[i] + r.fresh2 * d * d;
         m[i] = mean;
@@ -86,16 +86,17 @@ MGPU_SIMD static void sgd(const struct rule *given, float *w, const float *old_w
                           int64_t n)
 {
     const struct rule r = *given;
-    MGPU_LOOP for (int64_t i = 0; i < n; i++) w[i] =
-        r.shrink * old_w[i] - r.rate * gradient(&r, g[i], old_w[i]);
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        w[i] = r.shrink * old_w[i] - r.rate * gradient(&r, g[i], old_w[i]);
 }
 
 MGPU_SIMD static void momentum(const struct rule *given, float *w, const float *old_w,
                                const float *g, float *m, const float *old_m, int64_t n)
 {
     const struct rule r = *given;
-    MGPU_LOOP for (int64_t i = 0; i < n; i++)
-    {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++) {
         float d = gradient(&r, g[i], old_w[i]), mean = r.kept * old_m[i] + r.fresh * d;
         m[i] = mean;
         w[i] = r.shrink * old_w[i] + r.by_gradient * d + r.by_mean * mean;

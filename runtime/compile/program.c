@@ -3,6 +3,7 @@
 #include "runtime/base/status.h"
 #include "runtime/compile/storage.h"
 #include "runtime/graph/step_scalar.h"
+#include "runtime/ops/accumulate.h"
 #include "runtime/ops/comm.h"
 
 #include <assert.h>
@@ -46,17 +47,17 @@ static bool communicates(const struct mgpu_node *node)
 }
 
 /* A rank without samples takes part in communication and changes its weights like the others; the
- * nodes between the two run on it as well. */
+ * nodes between the two run on it as well. It adds nothing to the gradients stored so far. */
 static void find_idle(struct compile *c)
 {
     const struct mgpu_graph *g = c->g;
     for (int i = 0; i < g->parameter_count; i++)
         reach(g->parameters[i].next, c->idle);
     for (int n = g->node_count - 1; n >= 0; n--) {
-        bool stop = communicates(g->nodes[n]);
-        for (int i = 0; c->idle[n] && !stop && i < g->nodes[n]->inputs; i++)
+        bool talks = communicates(g->nodes[n]), adds = g->nodes[n]->op == &mgpu_op_accumulate;
+        for (int i = 0; c->idle[n] && !talks && !adds && i < g->nodes[n]->inputs; i++)
             reach(g->nodes[n]->input[i], c->idle);
-        c->idle[n] = c->live[n] && (c->idle[n] || stop);
+        c->idle[n] = c->live[n] && (talks || (c->idle[n] && !adds));
     }
 }
 

@@ -97,17 +97,18 @@ static int after(struct mgpu_trainer *t, struct mgpu_rank *rank, struct mgpu_pro
     for (int i = 0; i < p->results && count; i++) {
         const struct mgpu_port *r = &p->result[i];
         const void *data = (char *)rank->buffer[MGPU_BUFFER_RESULTS] + r->offset;
-        struct output *o = &sink->output[i];
+        int index = r->index;
+        struct output *o = &sink->output[index];
         bool summed = o->whole && r->split.kind == MGPU_SPLIT_SUM;
-        if (rank->rank == 0)
+        if (rank->replica == 0)
             o->summed = summed;
         if (!o->whole)
-            MGPU_TRY(mgpu_predictions_write(sink->file, i, sink->base + first, count, data));
+            MGPU_TRY(mgpu_predictions_write(sink->file, index, sink->base + first, count, data));
         else if (summed)
-            mgpu_convert(o->term + rank->rank * o->elements, MGPU_DOUBLE, data, r->type,
+            mgpu_convert(o->term + rank->replica * o->elements, MGPU_DOUBLE, data, r->type,
                          o->elements);
-        else if (rank->rank == 0)
-            MGPU_TRY(mgpu_predictions_write(sink->file, i, 0, r->rank ? r->dims[0] : 1, data));
+        else if (rank->replica == 0)
+            MGPU_TRY(mgpu_predictions_write(sink->file, index, 0, r->rank ? r->dims[0] : 1, data));
     }
     return 0;
 }
@@ -120,7 +121,7 @@ static int write_sums(const struct mgpu_trainer *t, struct sink *sink,
         struct output *o = &sink->output[i];
         if (!o->summed)
             continue;
-        for (int r = 1; r < mgpu_team_size(t->team); r++)
+        for (int r = 1; r < t->plan->replicas; r++)
             for (int64_t k = 0; k < o->elements; k++)
                 o->term[k] += o->term[r * o->elements + k];
         void *value = MGPU_NEW_ARRAY(t->arena, double, o->elements);

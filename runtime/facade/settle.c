@@ -175,8 +175,8 @@ int mgpu_settle_devices(struct mgpu_trainer *t)
     }
     if (o->deterministic)
         MGPU_TRY(mgpu_devices_multiplex(&t->devices, &ranks, o->deterministic));
-    MGPU_TRY(mgpu_team_new(&t->team, t->devices, ranks));
     t->plan = mgpu_plan_data(ranks);
+    MGPU_TRY(mgpu_team_new(&t->team, t->devices, t->plan->replicas, t->plan->places));
     t->result_sums = mgpu_xcalloc((size_t)ranks * MGPU_RESULT_SUMS, sizeof *t->result_sums);
     return 0;
 }

@@ -26,7 +26,7 @@ struct attempt {
 /* One number added up over all ranks. */
 static int add_up(struct attempt *a, struct mgpu_rank *rank, int round)
 {
-    struct mgpu_comm *everyone = rank->comm[rank->places];
+    struct mgpu_comm *everyone = rank->comm[rank->place];
     int r = rank->rank;
     a->sum[r] = (float)(r + 1);
     a->part[r] = (struct mgpu_part){.data = &a->sum[r], .count = 1};

@@ -49,7 +49,7 @@ static void find_live(struct compile *c)
 }
 
 /* A rank without samples takes part in communication and changes its weights like the others; the
- * nodes between the two run on it as well. */
+ * nodes between the two run on it as well. It adds nothing to the gradients stored so far. */
 static void find_idle(struct compile *c)
 {
     const struct mgpu_graph *g = c->g;

@@ -1,6 +1,7 @@
 #include "tests/golden/case_options.h"
 
 #include "runtime/base/memory.h"
+#include "runtime/base/status.h"
 #include "tests/support/write_npy.h"
 
 #include <inttypes.h>
@@ -56,10 +57,13 @@ static const char *pattern(struct mgpu_arena *arena, const char *name)
     char *to = mgpu_arena_alloc(arena, 3 * strlen(name) + 1);
     const char *start = to;
     for (; *name; name++)
-        if (strchr("*?[", *name))
-            to += sprintf(to, "[%c]", *name);
-        else
+        if (strchr("*?[", *name)) {
+            *to++ = '[';
             *to++ = *name;
+            *to++ = ']';
+        } else {
+            *to++ = *name;
+        }
     return start;
 }
 

@@ -84,7 +84,7 @@ static int device_channel(const struct mgpu_topology *t, int from, int way)
 static int machine_channel(const struct mgpu_topology *t, int from, int way)
 {
     (void)way;
-    return t->devices + t->device[from].node;
+    return MGPU_MAX_PLANNED + t->device[from].node;
 }
 
 static int adapter_channel(const struct mgpu_topology *t, int from, int adapters)
@@ -92,7 +92,7 @@ static int adapter_channel(const struct mgpu_topology *t, int from, int adapters
     int node = t->device[from].node, first = from;
     while (first > 0 && t->device[first - 1].node == node)
         first--;
-    return 2 * t->devices + node * t->devices + (from - first) % adapters;
+    return (2 + node) * MGPU_MAX_PLANNED + (from - first) % adapters;
 }
 
 void mgpu_links_inside(struct mgpu_topology *t, double bytes, double latency_ms, bool shared)

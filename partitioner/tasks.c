@@ -1,6 +1,7 @@
 #include "partitioner/tasks.h"
 
 #include "importer/names.h"
+#include "partitioner/live.h"
 #include "partitioner/profile.h"
 #include "runtime/base/status.h"
 #include "runtime/compile/storage.h"
@@ -33,28 +34,6 @@ struct build {
     const char **name;        /* of the groups, sorted */
     int *param;               /* by the graph's parameter: number in t->param, -1: a state */
 };
-
-/* ---- Which nodes run ------------------------------------------------------------------------- */
-
-static void reach(struct build *b, const struct mgpu_value *v)
-{
-    if (v && v->kind == MGPU_VALUE_RESULT)
-        b->live[v->producer->id] = true;
-}
-
-static void find_live(struct build *b)
-{
-    const struct mgpu_graph *g = b->g;
-    for (int i = 0; i < g->parameter_count; i++) {
-        reach(b, g->parameters[i].gradient);
-        reach(b, g->parameters[i].next);
-    }
-    for (int i = 0; i < g->output_count; i++)
-        reach(b, g->outputs[i]);
-    for (int n = g->node_count - 1; n >= 0; n--)
-        for (int i = 0; b->live[n] && i < g->nodes[n]->inputs; i++)
-            reach(b, g->nodes[n]->input[i]);
-}
 
 /* ---- Sums of gradients ----------------------------------------------------------------------- */
 
@@ -256,6 +235,8 @@ static void add_states(struct build *b, const struct mgpu_node *update)
 
 static void add_times(const struct build *b, struct mgpu_task *task, const struct mgpu_node *node)
 {
+    if (mgpu_is_view(node))
+        return;
     for (int k = 0; k < b->topology->kinds; k++) {
         const struct mgpu_device_kind *kind = &b->topology->kind[k];
         double ms = b->profile ? mgpu_profile_ms(b->profile, kind, node) : -1;
@@ -381,6 +362,20 @@ static void add_edges(struct build *b)
 
 /* ---- The whole ------------------------------------------------------------------------------- */
 
+static void add_host(struct build *b)
+{
+    const struct mgpu_graph *g = b->g;
+    int64_t gradients = 0;
+    for (int i = 0; i < g->input_count; i++)
+        b->t->input_bytes += mgpu_value_bytes(g->inputs[i]);
+    for (int i = 0; i < b->t->params; i++)
+        gradients += b->t->param[i].trained ? b->t->param[i].bytes : 0;
+    b->t->host_ms = MGPU_NEW_ARRAY(b->t->arena, double, b->topology->kinds);
+    for (int k = 0; k < b->topology->kinds; k++)
+        b->t->host_ms[k] =
+            mgpu_host_ms(b->profile, &b->topology->kind[k], b->t->input_bytes, gradients);
+}
+
 static void allocate(struct build *b, struct mgpu_arena *arena)
 {
     size_t nodes = (size_t)b->g->node_count + 1, values = (size_t)b->g->value_count + 1;
@@ -405,7 +400,7 @@ int mgpu_tasks_build(struct mgpu_task_graph **out, const struct mgpu_graph *whol
     t->arena = arena;
     t->batch = whole->batch;
     allocate(&b, scratch);
-    find_live(&b);
+    mgpu_find_live(whole, b.live);
     find_uses(&b);
     merge_sums(&b);
     name_groups(&b);
@@ -413,8 +408,7 @@ int mgpu_tasks_build(struct mgpu_task_graph **out, const struct mgpu_graph *whol
     find_param_groups(&b);
     add_tasks(&b);
     add_edges(&b);
-    for (int i = 0; i < whole->input_count; i++)
-        t->input_bytes += mgpu_value_bytes(whole->inputs[i]);
+    add_host(&b);
     mgpu_arena_free(scratch);
     *out = t;
     return 0;

@@ -77,16 +77,19 @@ static void live(struct sweep *s, int from, int to, int64_t bytes)
     s->change[to + 1] -= bytes;
 }
 
-/* What tasks here make lives until the last task anywhere that needs it. */
+/* What tasks here make lives until the last task here that needs it; what is sent or arrives, to
+ * the end of the step: the runtime cannot tell when communication beside later tasks is over. */
 static void own_outputs(struct sweep *s)
 {
-    int *last = mgpu_xcalloc((size_t)s->t->tasks + 1, sizeof *last);
-    for (int i = 0; i < s->t->tasks; i++)
+    int end = s->t->tasks, *last = mgpu_xcalloc((size_t)end + 1, sizeof *last);
+    for (int i = 0; i < end; i++)
         last[i] = i;
-    for (int i = 0; i < s->t->edges; i++)
-        if (s->t->edge[i].to > last[s->t->edge[i].from])
-            last[s->t->edge[i].from] = s->t->edge[i].to;
-    for (int i = 0; i < s->t->tasks; i++) {
+    for (int i = 0; i < s->t->edges; i++) {
+        const struct mgpu_edge *e = &s->t->edge[i];
+        int until = place_of(s, e->to) == s->device ? e->to : end;
+        last[e->from] = until > last[e->from] ? until : last[e->from];
+    }
+    for (int i = 0; i < end; i++) {
         if (place_of(s, i) != s->device)
             continue;
         live(s, i, last[i], s->t->task[i].output);
@@ -95,27 +98,21 @@ static void own_outputs(struct sweep *s)
     free(last);
 }
 
-/* What arrives lives from when it is made to the last task here that needs it. */
 static void arrivals(struct sweep *s)
 {
     int values = 0;
     for (int i = 0; i < s->t->edges; i++)
         if (s->t->edge[i].value >= values)
             values = s->t->edge[i].value + 1;
-    int *edge = mgpu_xcalloc((size_t)values + 1, sizeof *edge); /* the latest, + 1 */
+    bool *there = mgpu_xcalloc((size_t)values + 1, sizeof *there);
     for (int i = 0; i < s->t->edges; i++) {
         const struct mgpu_edge *e = &s->t->edge[i];
-        int *best = &edge[e->value];
-        if (place_of(s, e->to) == s->device && place_of(s, e->from) != s->device &&
-            (!*best || s->t->edge[*best - 1].to < e->to))
-            *best = i + 1;
+        if (place_of(s, e->to) != s->device || place_of(s, e->from) == s->device || there[e->value])
+            continue;
+        there[e->value] = true;
+        live(s, e->from, s->t->tasks, e->bytes);
     }
-    for (int v = 0; v < values; v++)
-        if (edge[v]) {
-            const struct mgpu_edge *e = &s->t->edge[edge[v] - 1];
-            live(s, e->from, e->to, e->bytes);
-        }
-    free(edge);
+    free(there);
 }
 
 static bool uses(const struct sweep *s, int p)

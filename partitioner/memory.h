@@ -20,9 +20,9 @@ int mgpu_memory_compiled(struct mgpu_memory *out, struct mgpu_graph *whole,
                          const struct mgpu_plan *plan, int rank, int pieces, int threads);
 
 /* What device `device` needs when group i runs on place[i] and parameter i is owned by owner[i]
- * (NULL: by the device of its first group), tasks in their order. A tensor lives from its task (or
- * its arrival) to its last use; in-place reuse is not counted on, so it is at least what
- * compilation finds. Gradients of a device's own parameters are stored. Linear. */
+ * (NULL: by the device of its first group), tasks in their order. A tensor lives from its task to
+ * its last use, one that is sent or arrives to the end; in-place reuse is not counted on, so it is
+ * at least what compilation finds. Gradients of a device's own parameters are stored. Linear. */
 struct mgpu_memory mgpu_memory_of_tasks(const struct mgpu_task_graph *tasks, const int *place,
                                         const int *owner, int device);
 

@@ -17,10 +17,13 @@
 /* A unit of work that runs on one device: one core node, or several coarsened into one. */
 struct mgpu_task {
     int group;       /* tasks of a group run on the same device: a forward node with its backward
-                      * and the update of weights that only it uses */
+                      * and the update of weights that only it uses; -1: runs at the owner of
+                      * `param` (sums or updates a parameter that several groups use) */
+    int param;       /* where group is -1: of the parameters */
     int phase;       /* enum mgpu_phase */
     double *ms;      /* by device kind of the topology (mgpu_topology.kind) */
-    int64_t output;  /* bytes of activations that live from here to the last user */
+    int64_t output;  /* bytes of activations that live from here to the last user; not of
+                      * parameters' gradients, which are stored */
     int64_t scratch; /* bytes of workspace while it runs */
     const char *key; /* of the forward node: its first ONNX output */
     const char *name, *type;

@@ -27,7 +27,7 @@ struct mgpu_task {
     int64_t scratch; /* bytes of workspace while it runs */
     const char *key; /* of the forward node: its first ONNX output */
     const char *name, *type;
-    int op_class; /* index into mgpu_op_class names, for reports */
+    int op_class; /* enum mgpu_class (cost.h), for reports */
 };
 
 enum mgpu_phase { MGPU_PHASE_FORWARD, MGPU_PHASE_BACKWARD, MGPU_PHASE_UPDATE };

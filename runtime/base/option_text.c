@@ -108,9 +108,10 @@ int mgpu_unknown_name(const char *what, const char *name, const char *const *nam
 {
     char known[768] = "none";
     const char *near = mgpu_nearest(name, names, count);
+    if (near)
+        return mgpu_fail(MGPU_EUSAGE, "unknown %s '%s'; did you mean '%s'?", what, name, near);
     for (size_t i = 0, used = 0; i < (size_t)count && used < sizeof known; i++)
         used +=
             (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", names[i]);
-    return mgpu_fail(MGPU_EUSAGE, "unknown %s '%s'%s%s%s (known: %s)", what, name,
-                     near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", known);
+    return mgpu_fail(MGPU_EUSAGE, "unknown %s '%s' (known: %s)", what, name, known);
 }

@@ -30,7 +30,8 @@ int mgpu_text_int(int64_t *out, const char *what, const char *text, int64_t low,
 /* 1, true, yes, on; 0, false, no, off; NULL is yes. */
 int mgpu_text_bool(bool *out, const char *what, const char *text);
 
-/* Fails with "unknown WHAT 'NAME'; did you mean 'nearest'? Known: a, b, c". */
+/* Fails with "unknown WHAT 'NAME'; did you mean 'nearest'?", or "... (known: a, b, c)" where none
+ * is near. */
 int mgpu_unknown_name(const char *what, const char *name, const char *const *names, int count);
 
 #endif

@@ -1,6 +1,8 @@
-/* Pooling of float planes: the taps of a window one after the other, each over a row of outputs. */
+/* Pooling of float planes: windows are reduced along their columns first, whole rows of x at a
+ * time, then along what is left of their rows. */
 #include "runtime/ops/pool.h"
 #include "runtime/cpu/cpu.h"
+#include "runtime/cpu/rows.h"
 #include "runtime/cpu/simd.h"
 
 #include <float.h>
@@ -9,6 +11,7 @@
 #include <string.h>
 
 enum { D, H, W, AXES };
+enum { BLOCK = 2048 }; /* elements of a block's columns: they stay in the first cache */
 
 /* One axis of the windows; axes that the node lacks have size 1. */
 struct axis {
@@ -96,138 +99,220 @@ static void release(void *state)
     free(p);
 }
 
-/* The row of x that output row (d, h) meets at taps (kd, kh), or NULL outside. */
-static float *row_of(const struct pool *p, float *plane, int64_t d, int64_t h, int64_t kd,
-                     int64_t kh)
+/* The row of x that output row `row` (of D x H) meets at taps (kd, kh), or NULL outside. */
+static float *row_of(const struct pool *p, float *plane, int64_t row, int64_t kd, int64_t kh)
 {
     const struct axis *a = &p->axis[D], *b = &p->axis[H];
-    int64_t x = d * a->stride - a->before + kd * a->dilation;
-    int64_t y = h * b->stride - b->before + kh * b->dilation;
+    int64_t x = row / b->out * a->stride - a->before + kd * a->dilation;
+    int64_t y = row % b->out * b->stride - b->before + kh * b->dilation;
     if (x < 0 || x >= a->in || y < 0 || y >= b->in)
         return NULL;
     return plane + (x * b->in + y) * p->axis[W].in;
 }
 
-/* Calls `row(context, ...)` for every plane and every row of its outputs. */
-typedef void row_fn(const struct pool *p, const struct mgpu_launch *l, int64_t plane, int64_t d,
-                    int64_t h);
+/* A run of output rows of one plane, with the thread's scratch: for each row of outputs a row as
+ * wide as x of largest values or sums and where they are, and a row of final places. */
+struct block {
+    const struct pool *p;
+    const struct mgpu_launch *l;
+    int64_t plane, first, rows;
+    float *value;
+    int32_t *argument, *best;
+};
 
-static void each_row(const struct mgpu_launch *l, int64_t planes, row_fn *row)
+static int64_t rows_a_block(const struct pool *p)
 {
-    const struct pool *p = l->state;
-    int team = mgpu_cpu_team(l->threads, planes * p->in_count);
-#pragma omp parallel for num_threads(team) if (team > 1) schedule(static)
-    for (int64_t plane = 0; plane < planes; plane++)
-        for (int64_t d = 0; d < p->axis[D].out; d++)
-            for (int64_t h = 0; h < p->axis[H].out; h++)
-                row(p, l, plane, d, h);
+    int64_t rows = BLOCK / p->axis[W].in, all = p->axis[D].out * p->axis[H].out;
+    return rows < 1 ? 1 : rows < all ? rows : all;
 }
 
-static int64_t planes_of(const struct mgpu_launch *l)
+static int64_t scratch_elements(const struct pool *p)
 {
-    return l->in[0].dims[0] * l->in[0].dims[1];
+    int64_t widest = p->axis[W].in > p->axis[W].out ? p->axis[W].in : p->axis[W].out;
+    return (rows_a_block(p) * widest + 15) / 16 * 16;
+}
+
+static int64_t workspace(const struct mgpu_node *node, int threads, const void *state)
+{
+    (void)node;
+    return threads * scratch_elements(state) * (int64_t)(sizeof(float) + 2 * sizeof(int32_t));
+}
+
+typedef void block_fn(const struct block *b);
+
+/* All blocks of all planes; a thread has whole planes. */
+static int each_block(const struct mgpu_launch *l, block_fn *run)
+{
+    const struct pool *p = l->state;
+    int64_t planes = l->in[0].dims[0] * l->in[0].dims[1], rows = p->axis[D].out * p->axis[H].out;
+    int64_t step = rows_a_block(p), elements = scratch_elements(p);
+    int team = mgpu_cpu_team(l->threads, planes * p->in_count);
+#pragma omp parallel for num_threads(team) if (team > 1) schedule(static)
+    for (int64_t plane = 0; plane < planes; plane++) {
+        float *scratch = (float *)l->workspace + omp_get_thread_num() * 3 * elements;
+        int32_t *arguments = (int32_t *)scratch + elements;
+        for (int64_t row = 0; row < rows; row += step) {
+            int64_t n = rows - row < step ? rows - row : step;
+            run(&(struct block){p, l, plane, row, n, scratch, arguments, arguments + elements});
+        }
+    }
+    return 0;
+}
+
+/* Whether the windows of a row lie side by side, so that rows follow one another in x as they do in
+ * y and many are done as one. */
+static bool tiles_rows(const struct axis *w)
+{
+    return w->before == 0 && w->out * w->stride == w->in &&
+           (w->kernel - 1) * w->dilation < w->stride;
 }
 
 /* ---- max ------------------------------------------------------------------------------------- */
 
-MGPU_INLINE void max_tap_by(int64_t stride, float *y, int32_t *argument, const float *x, int64_t n,
-                            int32_t k)
+/* Columns take in row x as taps from k on where it is larger, the first, or the first NaN. */
+MGPU_SIMD static void max_column(float *value, int32_t *argument, const float *x, int64_t n,
+                                 int32_t k)
 {
     MGPU_LOOP for (int64_t i = 0; i < n; i++)
     {
-        float v = x[i * stride], most = y[i];
+        float v = x[i], most = value[i];
         bool take = (v > most) | (argument[i] < 0) | ((v != v) & (most == most));
-        y[i] = take ? v : most;
+        value[i] = take ? v : most;
         argument[i] = take ? k : argument[i];
     }
 }
 
-/* Outputs take in x[i * stride] as tap k where it is larger, the first, or the first NaN. */
-MGPU_SIMD static void max_tap(int64_t stride, float *y, int32_t *argument, const float *x,
-                              int64_t n, int32_t k)
+MGPU_INLINE void max_tap_by(int64_t stride, float *y, int32_t *best, const float *value,
+                            const int32_t *argument, int64_t n, int32_t kw)
+{
+    MGPU_LOOP for (int64_t i = 0; i < n; i++)
+    {
+        float v = value[i * stride], most = y[i];
+        int32_t k = argument[i * stride] + kw;
+        bool equal = (v == most) | ((v != v) & (most != most));
+        bool larger = (v > most) | ((v != v) & (most == most));
+        bool take =
+            (argument[i * stride] >= 0) & ((best[i] < 0) | larger | (equal & (k < best[i])));
+        y[i] = take ? v : most;
+        best[i] = take ? k : best[i];
+    }
+}
+
+/* Outputs take in column i * stride; of equal ones the earlier tap of the window stays. */
+MGPU_SIMD static void max_tap(int64_t stride, float *y, int32_t *best, const float *value,
+                              const int32_t *argument, int64_t n, int32_t kw)
 {
     if (stride == 1)
-        max_tap_by(1, y, argument, x, n, k);
+        max_tap_by(1, y, best, value, argument, n, kw);
     else if (stride == 2)
-        max_tap_by(2, y, argument, x, n, k);
+        max_tap_by(2, y, best, value, argument, n, kw);
     else
-        max_tap_by(stride, y, argument, x, n, k);
+        max_tap_by(stride, y, best, value, argument, n, kw);
 }
 
-static void max_row(const struct pool *p, const struct mgpu_launch *l, int64_t plane, int64_t d,
-                    int64_t h)
+static void clear_max(float *value, int32_t *argument, int64_t n)
 {
-    const struct axis *w = &p->axis[W];
-    int64_t at = plane * p->out_count + (d * p->axis[H].out + h) * w->out;
-    float *y = (float *)l->out[0].data + at;
-    int32_t *argument = l->outputs > 1 && l->out[1].data
-                            ? (int32_t *)l->out[1].data + at
-                            : (int32_t *)l->workspace + omp_get_thread_num() * w->out;
-    for (int64_t i = 0; i < w->out; i++) {
-        y[i] = -FLT_MAX; /* what a window over nothing but padding gives, as in ref */
+    for (int64_t i = 0; i < n; i++) {
+        value[i] = -FLT_MAX; /* what a window over nothing but padding gives, as in ref */
         argument[i] = -1;
     }
-    for (int64_t k = 0; k < p->taps; k += w->kernel) {
-        int64_t kh = k / w->kernel % p->axis[H].kernel, kd = k / w->kernel / p->axis[H].kernel;
-        const float *x = row_of(p, (float *)l->in[0].data + plane * p->in_count, d, h, kd, kh);
-        for (int64_t kw = 0; x && kw < w->kernel; kw++) {
-            struct mgpu_range o = outputs_of(w, kw);
-            max_tap(w->stride, y + o.begin, argument + o.begin,
-                    x + o.begin * w->stride - w->before + kw * w->dilation, o.end - o.begin,
-                    (int32_t)(k + kw));
-        }
-    }
-    for (int64_t i = 0; i < w->out; i++)
-        argument[i] = argument[i] < 0 ? 0 : argument[i];
 }
 
-static int64_t max_workspace(const struct mgpu_node *node, int threads, const void *state)
+/* The largest of each column of a row's windows. */
+static void max_columns(const struct block *b, int64_t row, float *value, int32_t *argument)
 {
-    const struct pool *p = state;
-    bool wanted = node->outputs > 1 && node->output[1];
-    return wanted ? 0 : threads * p->axis[W].out * (int64_t)sizeof(int32_t);
+    const struct pool *p = b->p;
+    float *plane = (float *)b->l->in[0].data + b->plane * p->in_count;
+    clear_max(value, argument, p->axis[W].in);
+    for (int64_t kd = 0; kd < p->axis[D].kernel; kd++)
+        for (int64_t kh = 0; kh < p->axis[H].kernel; kh++) {
+            const float *x = row_of(p, plane, row, kd, kh);
+            int64_t k = (kd * p->axis[H].kernel + kh) * p->axis[W].kernel;
+            if (x)
+                max_column(value, argument, x, p->axis[W].in, (int32_t)k);
+        }
+}
+
+/* `rows` rows of columns to as many rows of outputs. */
+static void max_rows(const struct axis *w, const struct block *b, int64_t row, int64_t rows,
+                     float *y, int32_t *best)
+{
+    const float *value = b->value + row * w->in;
+    const int32_t *argument = b->argument + row * w->in;
+    for (int64_t k = 0; k < w->kernel; k++) {
+        struct mgpu_range o = rows > 1 ? (struct mgpu_range){0, rows * w->out} : outputs_of(w, k);
+        int64_t x = o.begin * w->stride - w->before + k * w->dilation;
+        max_tap(w->stride, y + o.begin, best + o.begin, value + x, argument + x, o.end - o.begin,
+                (int32_t)k);
+    }
+}
+
+static void max_block(const struct block *b)
+{
+    const struct axis *w = &b->p->axis[W];
+    int64_t at = b->plane * b->p->out_count + b->first * w->out, n = b->rows * w->out;
+    float *y = (float *)b->l->out[0].data + at;
+    bool wanted = b->l->outputs > 1 && b->l->out[1].data;
+    int32_t *best = wanted ? (int32_t *)b->l->out[1].data + at : b->best;
+    for (int64_t row = 0; row < b->rows; row++)
+        max_columns(b, b->first + row, b->value + row * w->in, b->argument + row * w->in);
+    clear_max(y, best, n);
+    int64_t step = tiles_rows(w) ? b->rows : 1;
+    for (int64_t row = 0; row < b->rows; row += step)
+        max_rows(w, b, row, step, y + row * w->out, best + row * w->out);
+    for (int64_t i = 0; i < n; i++)
+        best[i] = best[i] < 0 ? 0 : best[i];
 }
 
 static int run_max(const struct mgpu_launch *l)
 {
-    each_row(l, planes_of(l), max_row);
-    return 0;
+    return each_block(l, max_block);
 }
 
-static void max_grad_row(const struct pool *p, const struct mgpu_launch *l, int64_t plane,
-                         int64_t d, int64_t h)
+static void max_grad_row(const struct block *b, int64_t row, const float *dy,
+                         const int32_t *argument, float *dx)
 {
+    const struct pool *p = b->p;
     const struct axis *a = p->axis;
-    int64_t at = plane * p->out_count + (d * a[H].out + h) * a[W].out;
-    const float *dy = (const float *)l->in[0].data + at;
-    const int32_t *argument = (const int32_t *)l->in[1].data + at;
-    float *dx = (float *)l->out[0].data + plane * p->in_count;
-    if (d == 0 && h == 0)
-        memset(dx, 0, (size_t)p->in_count * sizeof *dx);
+    int64_t x0 = row / a[H].out * a[D].stride - a[D].before;
+    int64_t y0 = row % a[H].out * a[H].stride - a[H].before;
     for (int64_t i = 0; i < a[W].out; i++) {
         int32_t k = argument[i];
-        int64_t x = d * a[D].stride - a[D].before + p->tap[D][k];
-        int64_t y = h * a[H].stride - a[H].before + p->tap[H][k];
+        int64_t x = x0 + p->tap[D][k], y = y0 + p->tap[H][k];
         int64_t z = i * a[W].stride - a[W].before + p->tap[W][k];
         if (x >= 0 && x < a[D].in && y >= 0 && y < a[H].in && z >= 0 && z < a[W].in)
             dx[(x * a[H].in + y) * a[W].in + z] += dy[i];
     }
 }
 
+static void max_grad_block(const struct block *b)
+{
+    const struct pool *p = b->p;
+    int64_t w = p->axis[W].out, at = b->plane * p->out_count + b->first * w;
+    float *dx = (float *)b->l->out[0].data + b->plane * p->in_count;
+    if (b->first == 0)
+        memset(dx, 0, (size_t)p->in_count * sizeof *dx);
+    for (int64_t row = 0; row < b->rows; row++, at += w)
+        max_grad_row(b, b->first + row, (const float *)b->l->in[0].data + at,
+                     (const int32_t *)b->l->in[1].data + at, dx);
+}
+
 static int run_max_grad(const struct mgpu_launch *l)
 {
-    each_row(l, planes_of(l), max_grad_row);
-    return 0;
+    return each_block(l, max_grad_block);
 }
 
 /* ---- average --------------------------------------------------------------------------------- */
 
+MGPU_SIMD static void add(float *to, const float *from, int64_t n)
+{
+    MGPU_LOOP for (int64_t i = 0; i < n; i++) to[i] += from[i];
+}
+
 /* Sums take in x[i * stride]. */
 MGPU_SIMD static void add_tap(int64_t stride, float *y, const float *x, int64_t n)
 {
-    if (stride == 1)
-        MGPU_LOOP for (int64_t i = 0; i < n; i++) y[i] += x[i];
-    else if (stride == 2)
+    if (stride == 2)
         MGPU_LOOP for (int64_t i = 0; i < n; i++) y[i] += x[2 * i];
     else
         for (int64_t i = 0; i < n; i++)
@@ -235,16 +320,13 @@ MGPU_SIMD static void add_tap(int64_t stride, float *y, const float *x, int64_t 
 }
 
 /* And the other way: x[i * stride] takes in y[i]. */
-MGPU_SIMD static void spread_tap(int64_t stride, float *x, const float *y, int64_t n)
+static void spread_tap(int64_t stride, float *x, const float *y, int64_t n)
 {
-    if (stride == 1)
-        MGPU_LOOP for (int64_t i = 0; i < n; i++) x[i] += y[i];
-    else
-        for (int64_t i = 0; i < n; i++)
-            x[i * stride] += y[i];
+    for (int64_t i = 0; i < n; i++)
+        x[i * stride] += y[i];
 }
 
-/* to = from / count, the count of output row (d, h). */
+/* to = from / count, where `rows` is the count's other factor. */
 MGPU_SIMD static void divide(float *to, const float *from, const float *count, float rows,
                              int64_t n)
 {
@@ -255,16 +337,12 @@ MGPU_SIMD static void divide(float *to, const float *from, const float *count, f
     }
 }
 
-MGPU_SIMD static float sum_of(const float *x, int64_t n)
+static float row_count(const struct pool *p, int64_t row)
 {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++)
-        sum += x[i];
-    return sum;
+    return p->count[D][row / p->axis[H].out] * p->count[H][row % p->axis[H].out];
 }
 
-/* One row of x into one row of sums. Rows of few, wide windows are summed window by window. */
+/* A row of column sums into one row of sums. Few, wide windows are summed one by one. */
 static void add_row(const struct axis *w, float *y, const float *x)
 {
     if (w->out < 4 && w->kernel > w->out && w->dilation == 1) {
@@ -272,69 +350,83 @@ static void add_row(const struct axis *w, float *y, const float *x)
             int64_t begin = o * w->stride - w->before, end = begin + w->kernel;
             begin = begin < 0 ? 0 : begin;
             end = end < w->in ? end : w->in;
-            y[o] += end > begin ? sum_of(x + begin, end - begin) : 0;
+            y[o] = end > begin ? (float)mgpu_cpu_sum(x + begin, end - begin) : 0;
         }
         return;
     }
+    memset(y, 0, (size_t)w->out * sizeof *y);
     for (int64_t k = 0; k < w->kernel; k++) {
         struct mgpu_range o = outputs_of(w, k);
-        add_tap(w->stride, y + o.begin, x + o.begin * w->stride - w->before + k * w->dilation,
-                o.end - o.begin);
+        const float *from = x + o.begin * w->stride - w->before + k * w->dilation;
+        if (w->stride == 1)
+            add(y + o.begin, from, o.end - o.begin);
+        else
+            add_tap(w->stride, y + o.begin, from, o.end - o.begin);
     }
 }
 
-static void average_row(const struct pool *p, const struct mgpu_launch *l, int64_t plane, int64_t d,
-                        int64_t h)
+static void average_row(const struct block *b, int64_t row)
 {
+    const struct pool *p = b->p;
     const struct axis *w = &p->axis[W];
-    float *y = (float *)l->out[0].data + plane * p->out_count + (d * p->axis[H].out + h) * w->out;
-    memset(y, 0, (size_t)w->out * sizeof *y);
+    float *plane = (float *)b->l->in[0].data + b->plane * p->in_count;
+    float *y = (float *)b->l->out[0].data + b->plane * p->out_count + row * w->out;
+    memset(b->value, 0, (size_t)w->in * sizeof *b->value);
     for (int64_t kd = 0; kd < p->axis[D].kernel; kd++)
         for (int64_t kh = 0; kh < p->axis[H].kernel; kh++) {
-            const float *x = row_of(p, (float *)l->in[0].data + plane * p->in_count, d, h, kd, kh);
+            const float *x = row_of(p, plane, row, kd, kh);
             if (x)
-                add_row(w, y, x);
+                add(b->value, x, w->in);
         }
-    divide(y, y, p->count[W], p->count[D][d] * p->count[H][h], w->out);
+    add_row(w, y, b->value);
+    divide(y, y, p->count[W], row_count(p, row), w->out);
+}
+
+static void average_block(const struct block *b)
+{
+    for (int64_t row = b->first; row < b->first + b->rows; row++)
+        average_row(b, row);
 }
 
 static int run_average(const struct mgpu_launch *l)
 {
-    each_row(l, planes_of(l), average_row);
-    return 0;
+    return each_block(l, average_block);
 }
 
-static void average_grad_row(const struct pool *p, const struct mgpu_launch *l, int64_t plane,
-                             int64_t d, int64_t h)
+/* dy / count of an output row, spread along the row, then added to every row of x it came from. */
+static void average_grad_row(const struct block *b, int64_t row, float *dx)
 {
+    const struct pool *p = b->p;
     const struct axis *w = &p->axis[W];
-    float *dx = (float *)l->out[0].data + plane * p->in_count;
-    float *part = (float *)l->workspace + omp_get_thread_num() * w->out;
-    const float *dy = (const float *)l->in[0].data + plane * p->out_count;
-    if (d == 0 && h == 0)
-        memset(dx, 0, (size_t)p->in_count * sizeof *dx);
-    divide(part, dy + (d * p->axis[H].out + h) * w->out, p->count[W],
-           p->count[D][d] * p->count[H][h], w->out);
-    for (int64_t k = 0; k < p->taps; k++) {
-        int64_t kw = k % w->kernel, kh = k / w->kernel % p->axis[H].kernel;
-        float *x = row_of(p, dx, d, h, k / w->kernel / p->axis[H].kernel, kh);
-        struct mgpu_range o = outputs_of(w, kw);
-        if (x)
-            spread_tap(w->stride, x + o.begin * w->stride - w->before + kw * w->dilation,
-                       part + o.begin, o.end - o.begin);
+    const float *dy = (const float *)b->l->in[0].data + b->plane * p->out_count + row * w->out;
+    float *part = (float *)b->argument, *spread = b->value;
+    divide(part, dy, p->count[W], row_count(p, row), w->out);
+    memset(spread, 0, (size_t)w->in * sizeof *spread);
+    for (int64_t k = 0; k < w->kernel; k++) {
+        struct mgpu_range o = outputs_of(w, k);
+        spread_tap(w->stride, spread + o.begin * w->stride - w->before + k * w->dilation,
+                   part + o.begin, o.end - o.begin);
     }
+    for (int64_t kd = 0; kd < p->axis[D].kernel; kd++)
+        for (int64_t kh = 0; kh < p->axis[H].kernel; kh++) {
+            float *x = row_of(p, dx, row, kd, kh);
+            if (x)
+                add(x, spread, w->in);
+        }
 }
 
-static int64_t average_grad_workspace(const struct mgpu_node *node, int threads, const void *state)
+static void average_grad_block(const struct block *b)
 {
-    (void)node;
-    return threads * ((const struct pool *)state)->axis[W].out * (int64_t)sizeof(float);
+    float *dx = (float *)b->l->out[0].data + b->plane * b->p->in_count;
+    if (b->first == 0)
+        memset(dx, 0, (size_t)b->p->in_count * sizeof *dx);
+    for (int64_t row = b->first; row < b->first + b->rows; row++)
+        average_grad_row(b, row, dx);
 }
 
 static int run_average_grad(const struct mgpu_launch *l)
 {
-    each_row(l, planes_of(l), average_grad_row);
-    return 0;
+    return each_block(l, average_grad_block);
 }
 
 /* ---- The table ------------------------------------------------------------------------------- */
@@ -350,10 +442,9 @@ static bool accepts(const struct mgpu_node *node)
 }
 
 const struct mgpu_kernel mgpu_cpu_pool[] = {
-    {"max_pool", "loops", accepts, prepare, release, max_workspace, run_max},
-    {"max_pool_grad", "loops", accepts, prepare, release, NULL, run_max_grad},
-    {"average_pool", "loops", accepts, prepare, release, NULL, run_average},
-    {"average_pool_grad", "loops", accepts, prepare, release, average_grad_workspace,
-     run_average_grad},
+    {"max_pool", "loops", accepts, prepare, release, workspace, run_max},
+    {"max_pool_grad", "loops", accepts, prepare, release, workspace, run_max_grad},
+    {"average_pool", "loops", accepts, prepare, release, workspace, run_average},
+    {"average_pool_grad", "loops", accepts, prepare, release, workspace, run_average_grad},
     {NULL, NULL, NULL, NULL, NULL, NULL, NULL},
 };

@@ -38,6 +38,10 @@ static bool fit(const struct mgpu_node *node, int64_t dims[4])
             return false;
         dims[at] *= x->dims[axis].value;
     }
+    if (at == 1) { /* columns */
+        dims[2] = dims[0], dims[3] = dims[1];
+        dims[0] = dims[1] = 1;
+    }
     return true;
 }
 

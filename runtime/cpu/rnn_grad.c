@@ -8,7 +8,7 @@
 
 enum { X, W, R, B, LENGTHS, INITIAL_H, INITIAL_C, P, Y, RESERVE, DY, DY_H, DY_C };
 enum { DX, DW, DR, DB, DINITIAL_H, DINITIAL_C, DP };
-enum { TO_INPUT, TO_W, TO_R };                   /* ds W; ds transposed X; du transposed old h */
+enum { TO_INPUT, TO_W, TO_R }; /* ds W; ds transposed X; du transposed old h */
 
 static int make_products(struct mgpu_cpu_rnn *p)
 {

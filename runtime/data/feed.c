@@ -170,23 +170,23 @@ static int64_t rows_of(const struct mgpu_feed_slot *s)
     return s->entry->dataset->dims[s->entry->axis];
 }
 
-/* Slots that hold one row a sample must agree; *by is the first of them. */
-static int count_samples(struct mgpu_feed *feed, const struct mgpu_feed_slot **by)
+/* Slots that hold one row a sample must agree. */
+static int count_samples(struct mgpu_feed *feed)
 {
-    *by = NULL;
+    const struct mgpu_feed_slot *first = NULL;
     for (int i = 0; i < feed->slot_count; i++) {
         const struct mgpu_feed_slot *s = &feed->slots[i];
         if (s->entry->step_rows || s->want.first_only)
             continue;
-        if (!*by)
-            *by = s;
-        else if (rows_of(s) != rows_of(*by))
+        if (!first)
+            first = s;
+        else if (rows_of(s) != rows_of(first))
             return mgpu_fail(MGPU_EINVALID,
                              "'%s' (%s) has %" PRId64 " samples, but '%s' (%s) has %" PRId64,
-                             (*by)->want.name, (*by)->entry->dataset->title, rows_of(*by),
+                             first->want.name, first->entry->dataset->title, rows_of(first),
                              s->want.name, s->entry->dataset->title, rows_of(s));
     }
-    feed->samples = *by ? rows_of(*by) : -1;
+    feed->samples = first ? rows_of(first) : -1;
     return 0;
 }
 
@@ -281,7 +281,6 @@ static void choose_order(struct mgpu_feed *feed)
 int mgpu_feed_bind(struct mgpu_feed *feed, const struct mgpu_feed_want *wants, int count,
                    int64_t batch)
 {
-    const struct mgpu_feed_slot *by;
     feed->slots = mgpu_xcalloc((size_t)count, sizeof *feed->slots);
     feed->slot_count = count;
     for (int i = 0; i < count; i++)
@@ -289,7 +288,7 @@ int mgpu_feed_bind(struct mgpu_feed *feed, const struct mgpu_feed_want *wants, i
     MGPU_TRY(check_unwanted(feed));
     for (int i = 0; i < count; i++)
         MGPU_TRY(mgpu_prefix(bind_slot(feed, &feed->slots[i]), "'%s'", wants[i].name));
-    MGPU_TRY(count_samples(feed, &by));
+    MGPU_TRY(count_samples(feed));
     MGPU_TRY(check_steps(feed, batch));
     MGPU_TRY(prepare(feed));
     choose_order(feed);

@@ -122,7 +122,9 @@ static int count_losses(struct mgpu_trainer *t, const struct mgpu_batch_run *run
     for (int i = 0; i < t->losses; i++) {
         int slot = s->slot_of_loss[i];
         const int64_t *rows = run->rows;
-        if (slot >= 0)
+        if (slot >= 0 && t->step_rows[slot])
+            MGPU_TRY(feed_step(t, run, slot, t->labels[i]));
+        else if (slot >= 0)
             MGPU_TRY(mgpu_feed_rows(s->feed, slot, rows, run->count, t->labels[i]));
         MGPU_TRY(mgpu_loss_count(&counts[i], &t->loss[i], run->count, t->labels[i],
                                  s->sample_weight_slot >= 0 ? t->sample_weights : NULL, rows));

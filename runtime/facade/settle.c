@@ -336,6 +336,13 @@ static int bind_loss(struct mgpu_trainer *t, struct mgpu_graph *g, int i)
                              loss->text, loss->label);
     }
     loss->sample_weights = t->options.sample_weight != NULL;
+    int64_t rows = d ? mgpu_feed_step_rows(t->train.feed, loss->label) : 0;
+    if (rows && d->rank < MGPU_MAX_RANK && d->rank > 0) { /* [steps * R, ...] as [steps, R, ...] */
+        int64_t dims[MGPU_MAX_RANK] = {d->dims[0] / rows, rows};
+        memcpy(dims + 2, d->dims + 1, sizeof *dims * (size_t)(d->rank - 1));
+        loss->by_step = true;
+        return mgpu_loss_bind(loss, g, y, d->type, d->rank + 1, dims, t->arena);
+    }
     return mgpu_loss_bind(loss, g, y, d ? d->type : MGPU_UNDEFINED, d ? d->rank : 0,
                           d ? d->dims : NULL, t->arena);
 }
@@ -347,8 +354,9 @@ static void add_want(struct mgpu_trainer *t, const struct mgpu_value *v)
     int axis = t->train.feed ? mgpu_feed_axis(t->train.feed, v->name) : 0;
     int64_t rows = t->train.feed ? mgpu_feed_step_rows(t->train.feed, v->name) : 0;
     *w = (struct mgpu_feed_want){.name = mgpu_arena_string(t->arena, v->name), .type = v->type};
-    for (int k = 0; k < v->rank; k++)
-        if (k != axis)
+    bool step_label = rows && v->rank > 1 && mgpu_dim_has(v->dims[0], MGPU_BATCH); /* [1, R, ...] */
+    for (int k = step_label; k < v->rank; k++)
+        if (k != axis + step_label)
             w->dims[w->rank++] = v->dims[k].value;
     t->step_rows[t->wants++] = rows;
 }

@@ -49,14 +49,17 @@ struct mgpu_loss {
     int label_rank; /* of the whole batch array; 0 for MGPU_LOSS_OUTPUT */
     int label_batch_axis;
     struct mgpu_dim label_dims[MGPU_MAX_RANK]; /* with the batch's monomial */
-    /* Set by the caller: there is an input "sample_weight", double [N]. */
+    /* Set by the caller: there is an input "sample_weight" [N] of the float type. */
+    bool by_step; /* the label's rows belong to steps (--rows): the output has no axis of
+                   * samples, a step is one. Set before binding, with data_dims [steps, R, ...] */
     bool sample_weights;
 };
 
 /* Reads KIND[,name=value...] or KIND:OUTPUT:LABEL[,...]. Output and label names may contain ':' and
  * ',': they are matched against `outputs` (the model's) and `labels` (names that data were given
- * for), longest first. Keras's and PyTorch's names are accepted. An unknown kind or option is
- * MGPU_EUSAGE with the nearest name. Strings go to the arena. */
+ * for), longest first. Another output is an error; another label is taken as it stands. Keras's and
+ * PyTorch's names are accepted. An unknown kind or option is MGPU_EUSAGE with the nearest name.
+ * Strings go to the arena. */
 int mgpu_loss_parse(struct mgpu_loss *out, const char *text, const char *const *outputs,
                     int output_count, const char *const *labels, int label_count,
                     struct mgpu_arena *arena);
@@ -81,8 +84,8 @@ int mgpu_loss_build(struct mgpu_graph *g, const struct mgpu_loss *loss, int inde
                     struct mgpu_value *y, struct mgpu_value **value);
 
 /* What the loss counts in `samples` samples: elements, labels by class and sample weight; for
- * MGPU_LOSS_OUTPUT the samples. Counts of parts add up. labels and sample_weights are what the
- * inputs hold (label_type; double). Also checks class numbers: one out of range fails naming the
+ * MGPU_LOSS_OUTPUT the samples. Counts of parts add up. labels are what the input
+ * holds (label_type). Also checks class numbers: one out of range fails naming the
  * sample (its place, or rows[] of it when given) and value. */
 int mgpu_loss_count(double *count, const struct mgpu_loss *loss, int64_t samples,
                     const void *labels, const double *sample_weights, const int64_t *rows);

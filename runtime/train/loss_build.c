@@ -55,12 +55,12 @@ struct mgpu_value *mgpu_loss_weights(struct mgpu_graph *g, const struct mgpu_los
     int rank = 0, axis = mgpu_loss_has_classes(loss->kind) ? loss->axis : -1;
     if (!loss->sample_weights)
         return NULL;
-    int rc = mgpu_loss_shape_of(&shape, g, y);
+    int rc = mgpu_loss_shape_of(&shape, g, y, loss->by_step);
     if (rc < 0)
         return mgpu_build_fail(rc, "%s", mgpu_error());
     if (axis >= 0)
         mgpu_loss_shape_drop(&shape, mgpu_loss_shape_axis(&shape, y, axis));
-    struct mgpu_value *w = find_or_add(g, "sample_weight", MGPU_DOUBLE, 1, &n);
+    struct mgpu_value *w = find_or_add(g, "sample_weight", g->float_type, 1, &n);
     for (int k = 0; k < shape.rank; k++)
         dims[k] = k == shape.batch ? n : mgpu_dim_const(1);
     w = w ? mgpu_reshape(g, w, shape.rank, dims) : NULL;
@@ -276,8 +276,7 @@ static struct mgpu_value *element_loss(struct mgpu_graph *g, const struct mgpu_l
     bool logits;
     struct term s = {.type = g->float_type};
     struct mgpu_value *weights = mgpu_loss_weights(g, loss, y);
-    struct mgpu_value *in[3] = {source(g, loss, y, &logits), mgpu_loss_label(g, loss, y),
-                                mgpu_cast(g, weights, g->float_type)};
+    struct mgpu_value *in[3] = {source(g, loss, y, &logits), mgpu_loss_label(g, loss, y), weights};
     int inputs = loss->sample_weights ? 3 : 2;
     mgpu_expr_begin(&s.e, inputs);
     s.x = mgpu_expr_input(&s.e, 0, s.type);
@@ -320,5 +319,5 @@ int mgpu_loss_build(struct mgpu_graph *g, const struct mgpu_loss *loss, int inde
     else
         *value = element_loss(g, loss, y, normaliser(g, loss, index));
     g->origin = before;
-    return *value ? 0 : mgpu_prefix(mgpu_build_error(), "--loss %s", loss->text);
+    return *value ? 0 : mgpu_build_error();
 }

@@ -1,4 +1,5 @@
 /* --loss: kinds, their other names, and their options. */
+#include "runtime/base/nearest.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/train/loss_private.h"
@@ -8,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* A name of a kind, and what its framework takes for granted. The first of each kind is ours. */
+/* A name of a kind, and what its framework takes for granted. The first OWN_NAMES are ours. */
 struct kind_name {
     const char *name;
     enum mgpu_loss_kind kind;
@@ -63,7 +64,7 @@ static const struct kind_name kind_names[] = {
     {"kullback_leibler_divergence", MGPU_LOSS_KL, KERAS},
     {"kld", MGPU_LOSS_KL, KERAS},
 };
-enum { KIND_NAMES = sizeof kind_names / sizeof *kind_names };
+enum { KIND_NAMES = sizeof kind_names / sizeof *kind_names, OWN_NAMES = MGPU_LOSS_OUTPUT + 1 };
 
 /* The options and the kinds that have them, as a bit mask. */
 #define KIND(kind) (1u << MGPU_LOSS_##kind)
@@ -95,7 +96,8 @@ static int unknown_kind(const char *name)
     const char *names[KIND_NAMES];
     for (int i = 0; i < KIND_NAMES; i++)
         names[i] = kind_names[i].name;
-    return mgpu_unknown_name("loss", name, names, KIND_NAMES);
+    bool near = mgpu_nearest(name, names, KIND_NAMES);
+    return mgpu_unknown_name("loss", name, names, near ? KIND_NAMES : OWN_NAMES);
 }
 
 static int unknown_option(const struct mgpu_loss *loss, const char *name)
@@ -188,28 +190,27 @@ static int set_option(struct mgpu_loss *loss, const struct mgpu_item *item,
         return mgpu_fail(MGPU_EUSAGE, "%s needs a value: %s=...", name, name);
     if (strcmp(name, "output") == 0)
         return set_name(&loss->output, "output", item->value, known->outputs, known->output_count);
-    if (strcmp(name, "label") == 0)
-        return set_name(&loss->label, "label (of the data)", item->value, known->labels,
-                        known->label_count);
     if (strcmp(name, "reduction") == 0)
         return set_reduction(loss, item->value);
-    if (strcmp(name, "class_weights") == 0)
+    if (strcmp(name, "label") == 0)
+        loss->label = item->value;
+    else if (strcmp(name, "class_weights") == 0)
         loss->class_weights_file = item->value;
     else
         return set_number(loss, name, item->value);
     return 0;
 }
 
-/* ":NAME" at *at, one of `names`, copied into the arena; *at moves behind it. */
-static int short_name(const char **out, const char **at, const char *what, const char *const *names,
-                      int count, struct mgpu_arena *arena)
+/* ":NAME" at *at, copied into the arena: the longest of `names`, else up to the comma; *at moves
+ * behind it. */
+static const char *short_name(const char **at, const char *const *names, int count,
+                              struct mgpu_arena *arena)
 {
     size_t n = mgpu_longest_name(*at + 1, names, count, ":,");
     char *name = mgpu_arena_string(arena, *at + 1);
     name[n ? n : strcspn(name, ",")] = '\0';
     *at += 1 + strlen(name);
-    return n ? set_name(out, what, name, names, count)
-             : mgpu_unknown_name(what, name, names, count);
+    return name;
 }
 
 /* KIND or KIND:OUTPUT or KIND:OUTPUT:LABEL; *at moves to the comma or the end. */
@@ -221,11 +222,11 @@ static int parse_head(struct mgpu_loss *loss, const char **at, const struct know
     *at += strlen(kind);
     MGPU_TRY(set_kind(loss, kind));
     if (**at == ':')
-        MGPU_TRY(
-            short_name(&loss->output, at, "output", known->outputs, known->output_count, arena));
+        MGPU_TRY(set_name(&loss->output, "output",
+                          short_name(at, known->outputs, known->output_count, arena),
+                          known->outputs, known->output_count));
     if (**at == ':' && loss->kind != MGPU_LOSS_OUTPUT)
-        MGPU_TRY(short_name(&loss->label, at, "label (of the data)", known->labels,
-                            known->label_count, arena));
+        loss->label = short_name(at, known->labels, known->label_count, arena);
     if (**at && **at != ',')
         return mgpu_fail(MGPU_EUSAGE, "'%s' is too much", *at);
     return 0;

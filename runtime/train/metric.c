@@ -292,8 +292,10 @@ static int build(const struct build *b, struct mgpu_value **sum, struct mgpu_val
                               : b->metric->kind == MGPU_METRIC_ACCURACY ? binary_hit(b)
                                                                         : distance(b);
     struct mgpu_value *share = counted(b, each);
-    if (b->loss->sample_weights)
-        share = mgpu_mul(b->g, share, mgpu_loss_weights(b->g, b->loss, b->y));
+    if (b->loss->sample_weights) {
+        struct mgpu_value *weights = mgpu_loss_weights(b->g, b->loss, b->y);
+        share = mgpu_mul(b->g, share, mgpu_cast(b->g, weights, MGPU_DOUBLE));
+    }
     *sum = total(b->g, mgpu_mul(b->g, each, share));
     *count = total(b->g, share);
     return *sum && *count ? 0 : mgpu_build_error();
@@ -309,7 +311,7 @@ int mgpu_metric_build(struct mgpu_graph *g, const struct mgpu_metric *metric,
     struct build b = {g, metric, loss, y, mgpu_loss_label(g, loss, y)};
     int rc = build(&b, sum, count);
     g->origin = before;
-    return mgpu_prefix(rc, "metric %s", metric->name);
+    return rc;
 }
 
 double mgpu_metric_value(const struct mgpu_metric *metric, double sum, double count)

@@ -21,11 +21,13 @@ struct mgpu_metric {
     int k;
 };
 
-/* KIND[,output=NAME]; for each loss that it fits when no output is named. Appends to the list. */
+/* KIND[,output=NAME]; for each bound loss that it suits when no output is named; MGPU_EUSAGE where
+ * it suits none. Appends to the list, which is the arena's. */
 int mgpu_metric_parse(struct mgpu_metric **list, int *count, const char *text,
                       const struct mgpu_loss *losses, int loss_count, struct mgpu_arena *arena);
 
-/* The metrics that are shown when none is asked for: accuracy of every loss over classes. */
+/* The metrics that are shown when none is asked for: accuracy of every loss over classes
+ * (cross_entropy, nll). */
 void mgpu_metric_default(struct mgpu_metric **list, int *count, const struct mgpu_loss *losses,
                          int loss_count, struct mgpu_arena *arena);
 

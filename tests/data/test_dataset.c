@@ -250,6 +250,55 @@ static void test_exact(void)
     mgpu_dataset_close(d);
 }
 
+static char *slurp(const char *path, size_t *size)
+{
+    FILE *f = fopen(path, "rb");
+    CHECK_(f != NULL, "%s", path);
+    char *content = mgpu_xcalloc(1 << 16, 1);
+    *size = fread(content, 1, 1 << 16, f);
+    fclose(f);
+    return content;
+}
+
+static void spill(const char *path, const char *content, size_t size)
+{
+    FILE *f = fopen(path, "wb");
+    CHECK_(f && fwrite(content, 1, size, f) == size, "%s", path);
+    fclose(f);
+}
+
+/* A file cut anywhere is an error; one with a wrong byte must at least not crash anything. */
+static void test_broken(void)
+{
+    static const char *const files[] = {"big_columns.npy", "stored.npz", "deflated.npz",
+                                        "zip64.npz",       "matrix.idx", "matrix.idx.gz",
+                                        "one.h5"};
+    char path[] = "/tmp/mgpu-broken-XXXXXX", golden[128], spec[64];
+    close(mkstemp(path));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        size_t size;
+        struct mgpu_array a;
+        snprintf(golden, sizeof golden, GOLDEN "%s", files[i]);
+        snprintf(spec, sizeof spec, "%s%s", path, strstr(files[i], ".npz") ? ":x" : "");
+        char *content = slurp(golden, &size);
+        bool h5 = strstr(files[i], ".h5");
+        for (size_t n = 0; n < size; n += h5 ? 64 : 1) {
+            spill(path, content, n);
+            CHECK_(mgpu_dataset_load(&a, spec, 1000) < 0, "%s cut at %zu", files[i], n);
+        }
+        for (size_t n = 0; n < size && !h5; n++)
+            for (int bit = 1; bit < 256; bit <<= 1) {
+                content[n] ^= (char)bit;
+                spill(path, content, size);
+                if (mgpu_dataset_load(&a, spec, 1 << 20) == 0)
+                    mgpu_array_free(&a);
+                content[n] ^= (char)bit;
+            }
+        free(content);
+    }
+    unlink(path);
+}
+
 static void test_names(void)
 {
     char folder[] = "/tmp/mgpu-data-XXXXXX", path[64], spec[160];
@@ -276,6 +325,7 @@ int main(void)
     test_h5_hostile();
     test_damaged_chunk();
     test_exact();
+    test_broken();
     test_names();
     return test_end();
 }

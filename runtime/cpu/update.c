@@ -1,0 +1,143 @@
+/* The optimizers that most people use, SGD and Adam(W), on floats in one pass. What each kind and
+ * style computes stands beside ref's kernel (runtime/ref/update.c). */
+#include "runtime/ops/update.h"
+#include "runtime/cpu/cpu.h"
+#include "runtime/cpu/simd.h"
+
+enum { W, G, STEP, LR_FACTOR, COEFFICIENT, STATE };
+enum { PIECE = 4096 }; /* elements that a thread does at once */
+
+/* What does not change from element to element. */
+struct rule {
+    float coefficient, clip;
+    float shrink, decay; /* w *= shrink; g += decay * w */
+    float b1, b2, fresh1, fresh2, rate, scale, eps;
+    bool nesterov, torch;
+};
+
+static double scalar(const struct mgpu_launch *l, int input, double otherwise)
+{
+    bool there = input < l->inputs && l->in[input].data;
+    return there ? *(const double *)l->in[input].data : otherwise;
+}
+
+static struct rule adam_rule(const struct mgpu_update_attrs *a, struct rule r, double t, double lr)
+{
+    double correction1 = 1 - pow(a->beta1, t + 1), root = sqrt(1 - pow(a->beta2, t + 1));
+    r.b1 = (float)a->beta1, r.fresh1 = (float)(1 - a->beta1);
+    r.b2 = (float)a->beta2, r.fresh2 = (float)(1 - a->beta2);
+    r.rate = (float)(lr / correction1 * (r.torch ? 1 : root));
+    r.scale = (float)(r.torch ? 1 / root : 1);
+    r.eps = (float)a->eps;
+    return r;
+}
+
+static struct rule sgd_rule(const struct mgpu_update_attrs *a, struct rule r, double t, double lr)
+{
+    bool first = r.torch && t == 0;
+    r.b1 = first ? 0 : (float)a->momentum;
+    r.b2 = (float)a->momentum;
+    r.fresh1 = (float)(!r.torch ? -lr : first ? 1 : 1 - a->dampening);
+    r.rate = (float)lr;
+    r.nesterov = a->nesterov;
+    return r;
+}
+
+static struct rule rule_of(const struct mgpu_launch *l)
+{
+    const struct mgpu_update_attrs *a = l->node->attrs;
+    double t = scalar(l, STEP, 0), lr = a->lr * scalar(l, LR_FACTOR, 1) / (1 + a->decay * t);
+    struct rule r = {.torch = a->style == MGPU_STYLE_TORCH};
+    bool decoupled = a->kind == MGPU_ADAMW || !r.torch;
+    r.coefficient = (float)scalar(l, COEFFICIENT, 1);
+    r.clip = a->clip_value > 0 ? (float)a->clip_value : INFINITY;
+    r.shrink = decoupled ? (float)(1 - lr * a->weight_decay) : 1;
+    r.decay = decoupled ? 0 : (float)a->weight_decay;
+    return a->kind == MGPU_SGD ? sgd_rule(a, r, t, lr) : adam_rule(a, r, t, lr);
+}
+
+/* The gradient as the kinds want it, and the weight before the step. NaN stays. */
+MGPU_INLINE float gradient(const struct rule *r, float g, float w)
+{
+    g *= r->coefficient;
+    g = g > r->clip ? r->clip : g < -r->clip ? -r->clip : g;
+    return g + r->decay * w;
+}
+
+MGPU_SIMD static void adam(const struct rule *given, float *w, const float *old_w, const float *g,
+                           float *m, const float *old_m, float *v, const float *old_v, int64_t n)
+{
+    const struct rule r = *given;
+    MGPU_LOOP for (int64_t i = 0; i < n; i++)
+    {
+        float d = gradient(&r, g[i], old_w[i]);
+        float mean = r.b1 * old_m[i] + r.fresh1 * d, square = r.b2 * old_v[i] + r.fresh2 * d * d;
+        m[i] = mean;
+        v[i] = square;
+        w[i] = r.shrink * old_w[i] - r.rate * mean / (sqrtf(square) * r.scale + r.eps);
+    }
+}
+
+MGPU_SIMD static void sgd(const struct rule *given, float *w, const float *old_w, const float *g,
+                          int64_t n)
+{
+    const struct rule r = *given;
+    MGPU_LOOP for (int64_t i = 0; i < n; i++) w[i] =
+        r.shrink * old_w[i] - r.rate * gradient(&r, g[i], old_w[i]);
+}
+
+MGPU_SIMD static void momentum(const struct rule *given, float *w, const float *old_w,
+                               const float *g, float *m, const float *old_m, int64_t n)
+{
+    const struct rule r = *given;
+    MGPU_LOOP for (int64_t i = 0; i < n; i++)
+    {
+        float d = gradient(&r, g[i], old_w[i]), mean = r.b1 * old_m[i] + r.fresh1 * d;
+        float torch = -r.rate * (r.nesterov ? d + r.b2 * mean : mean);
+        float keras = r.nesterov ? r.b2 * mean - r.rate * d : mean;
+        m[i] = mean;
+        w[i] = r.shrink * old_w[i] + (r.torch ? torch : keras);
+    }
+}
+
+static void run_piece(const struct mgpu_launch *l, const struct rule *r, int64_t at, int64_t n)
+{
+    const struct mgpu_update_attrs *a = l->node->attrs;
+    const float *old_w = (const float *)l->in[W].data + at, *g = (const float *)l->in[G].data + at;
+    float *w = (float *)l->out[0].data + at;
+    if (a->kind == MGPU_SGD && a->momentum == 0) {
+        sgd(r, w, old_w, g, n);
+        return;
+    }
+    const float *old_m = (const float *)l->in[STATE].data + at;
+    float *m = (float *)l->out[1].data + at;
+    if (a->kind == MGPU_SGD)
+        momentum(r, w, old_w, g, m, old_m, n);
+    else
+        adam(r, w, old_w, g, m, old_m, (float *)l->out[2].data + at,
+             (const float *)l->in[STATE + 1].data + at, n);
+}
+
+static int run(const struct mgpu_launch *l)
+{
+    struct rule r = rule_of(l);
+    int64_t count = mgpu_tensor_count(&l->in[W]);
+    int team = mgpu_cpu_team(l->threads, 2 * count);
+#pragma omp parallel for num_threads(team) if (team > 1) schedule(static)
+    for (int64_t at = 0; at < count; at += PIECE)
+        run_piece(l, &r, at, count - at < PIECE ? count - at : PIECE);
+    return 0;
+}
+
+static bool accepts(const struct mgpu_node *node)
+{
+    const struct mgpu_update_attrs *a = node->attrs;
+    bool known =
+        a->kind == MGPU_SGD || ((a->kind == MGPU_ADAM || a->kind == MGPU_ADAMW) && !a->amsgrad);
+    return known && node->input[W]->type == MGPU_FLOAT;
+}
+
+const struct mgpu_kernel mgpu_cpu_update[] = {
+    {"update", "loops", accepts, NULL, NULL, NULL, run},
+    {NULL, NULL, NULL, NULL, NULL, NULL, NULL},
+};

@@ -191,6 +191,7 @@ static void number_params(struct mgpu_flow *f)
                                                .trained = p->trained,
                                                .first = used,
                                                .groups = n,
+                                               .home = p->groups ? f->group_at[p->group[0]] : -1,
                                                .complete = -1};
         used += n;
         f->param_of[i] = key[i].index;
@@ -201,7 +202,7 @@ static void number_params(struct mgpu_flow *f)
         if (t->group >= 0)
             continue;
         f->task[i].param = f->param_at[t->param];
-        f->param[f->task[i].param].own_tasks = true;
+        f->param[f->task[i].param].home = -1;
     }
 }
 
@@ -267,22 +268,13 @@ static void list_tensors(struct mgpu_flow *f)
     }
 }
 
-/* The trained parameters of each group that have no tasks of their own. */
+/* The trained parameters whose home is each group. */
 static int *group_params(struct mgpu_flow *f, int **first)
 {
-    int total = 0;
+    int *key = MGPU_NEW_ARRAY(f->arena, int, f->params);
     for (int p = 0; p < f->params; p++)
-        total += f->param[p].groups;
-    int *key = MGPU_NEW_ARRAY(f->arena, int, total), *param = MGPU_NEW_ARRAY(f->arena, int, total);
-    for (int p = 0; p < f->params; p++)
-        for (int i = f->param[p].first; i < f->param[p].first + f->param[p].groups; i++) {
-            key[i] = f->param[p].trained && !f->param[p].own_tasks ? f->param_group[i] : -1;
-            param[i] = p;
-        }
-    int *list = bucket_lists(f->arena, first, f->groups, total, key);
-    for (int i = 0; i < (*first)[f->groups]; i++)
-        list[i] = param[list[i]];
-    return list;
+        key[p] = f->param[p].trained ? f->param[p].home : -1;
+    return bucket_lists(f->arena, first, f->groups, f->params, key);
 }
 
 /* Which parameters an update task waits for: its own, or those of its group. */

@@ -29,7 +29,8 @@ struct mgpu_flow_tensor { /* what a task sends to others, once a device */
 struct mgpu_flow_param {
     int64_t bytes, state_bytes;
     bool trained;
-    bool own_tasks;      /* has tasks that run at its owner (group -1) */
+    int home; /* group whose device owns it, for its update stands there; -1: it has tasks of its
+               * own (group -1) and may be owned by any device */
     int first, groups;   /* of param_group: who uses it, rising */
     int update, updates; /* of param_update: tasks that wait for its gradient */
     int complete;        /* position after which its gradient is whole; -1: none */

@@ -58,6 +58,7 @@ struct mgpu_task_graph {
     int params;
     struct mgpu_shared *param;
     int64_t input_bytes;
+    double *host_ms; /* by device kind: of a step besides its tasks (starting ranks, feeding) */
 };
 
 #endif

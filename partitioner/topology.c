@@ -47,7 +47,6 @@ struct mgpu_topology *mgpu_topology_first(const struct mgpu_topology *from, int 
 {
     struct mgpu_topology *t = mgpu_topology_new(from->text, from->kinds, devices);
     t->fabric = from->fabric;
-    t->overlap = from->overlap;
     t->present = from->present;
     memcpy(t->kind, from->kind, sizeof *t->kind * (size_t)t->kinds);
     for (int k = 0; k < t->kinds; k++) {
@@ -111,6 +110,9 @@ void mgpu_links_between(struct mgpu_topology *t, double bytes, double latency_ms
 
 /* ---- Devices here ---------------------------------------------------------------------------- */
 
+/* The cores that compute also communicate: while they do, computing stands still. */
+static const double CPU_INTERFERENCE = 1e3;
+
 static double vector_flops(void)
 {
     /* one-precision operations in a cycle of a core with two units for fused products */
@@ -128,6 +130,7 @@ void mgpu_kind_of_cpu(struct mgpu_device_kind *kind, int threads, int busy)
                                       .launch_ms = 1e-3,
                                       .efficiency_compute = 0.7,
                                       .efficiency_memory = 0.8,
+                                      .interference = CPU_INTERFERENCE,
                                       .threads = threads,
                                       .busy = busy};
 }
@@ -150,7 +153,6 @@ static void cpu_links(struct mgpu_topology *t)
 {
     mgpu_links_inside(t, 5e9, 0.03, true);
     mgpu_fabric_plain(&t->fabric, 4e9, 0.06, 0);
-    t->overlap = 0;
 }
 
 static int kind_of_threads(struct mgpu_topology *t, int threads, int busy)
@@ -320,7 +322,6 @@ static void gpu_links(struct mgpu_topology *t, const struct short_name *s)
     mgpu_links_inside(t, speed, latency, !s->nvlink);
     if (s->machines > 1)
         mgpu_links_between(t, mgpu_adapter_bytes(s->gbit), NETWORK_LATENCY_MS, s->adapters);
-    t->overlap = 1;
 }
 
 static int parse_short(struct mgpu_topology **out, const char *spec)

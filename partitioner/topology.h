@@ -24,7 +24,8 @@ struct mgpu_device_kind {
     double bytes;                                 /* memory bandwidth, bytes per second */
     double launch_ms;                             /* least time of a kernel */
     double efficiency_compute, efficiency_memory; /* of large kernels, shares of the peaks */
-    int threads;                                  /* of a CPU device; 0: a GPU */
+    double interference; /* tasks take this many times longer while a collective runs; 0 is 1 */
+    int threads;         /* of a CPU device; 0: a GPU */
     int busy; /* CPU devices that work at the same time: which measured times hold (profile.h) */
 };
 
@@ -67,9 +68,7 @@ struct mgpu_topology {
     struct mgpu_topology_device *device;
     struct mgpu_link *link; /* devices x devices; [i*devices+i] is unused */
     struct mgpu_fabric fabric;
-    double overlap; /* share of communication that hides behind computing: 1 on GPUs; 0 where the
-                     * cores that compute also communicate */
-    bool present;   /* these devices are here */
+    bool present; /* these devices are here */
 };
 
 /* Reads a spec. Errors are MGPU_EUSAGE (a word), MGPU_EINVALID or MGPU_EIO (a file), naming the

@@ -3,13 +3,12 @@
  *     {"version": 1,
  *      "kinds": [{"name": "mine", "like": "h100", "tflops": {"f32": 60, "half": 900},
  *                 "memory_gb_s": 3000, "launch_us": 7, "efficiency": {"compute": 0.7,
- *                 "memory": 0.7}, "memory_gib": 80}],
+ *                 "memory": 0.7}, "interference": 1.3, "memory_gib": 80}],
  *      "devices": [{"name": "cuda", "count": 8, "kind": "mine", "machine": 0},
  *                  {"name": "old", "kind": "a100", "machine": 1, "memory_gib": 40}],
  *      "inside":  {"gb_s": 371, "latency_us": 3, "all_reduce_gb_s": 370, "shared": false},
  *      "between": {"gb_s": 48, "latency_us": 15, "adapters": 8},
- *      "links":   [{"from": "cuda:0", "to": "cuda:1", "gb_s": 12, "latency_us": 10}],
- *      "overlap": 1}
+ *      "links":   [{"from": "cuda:0", "to": "cuda:1", "gb_s": 12, "latency_us": 10}]}
  *
  * A kind of the table (h100 ...) may be used without an entry in "kinds"; without "like" an entry
  * must give tflops.f32, memory_gb_s and memory_gib. A device entry with a count is NAME:0, NAME:1
@@ -124,6 +123,7 @@ static int read_numbers(struct mgpu_device_kind *kind, double *memory_gib, struc
     MGPU_TRY(mgpu_json_number(&gb_s, o, where, "memory_gb_s", needed, 1e-3, 1e7));
     MGPU_TRY(mgpu_json_number(&us, o, where, "launch_us", false, 0, 1e6));
     MGPU_TRY(mgpu_json_number(memory_gib, o, where, "memory_gib", needed, 1e-6, 1e7));
+    MGPU_TRY(mgpu_json_number(&kind->interference, o, where, "interference", false, 1, 1e6));
     kind->bytes = gb_s * 1e9;
     kind->launch_ms = us / 1e3;
     MGPU_TRY(mgpu_json_object(&efficiency, o, where, "efficiency", false));
@@ -137,10 +137,13 @@ static int read_numbers(struct mgpu_device_kind *kind, double *memory_gib, struc
 
 static int read_kind(struct kinds *k, struct json_object *o, const char *where)
 {
-    static const char *const keys[] = {"name",      "like",       "tflops",     "memory_gb_s",
-                                       "launch_us", "efficiency", "memory_gib", NULL};
-    struct mgpu_device_kind kind = {
-        .launch_ms = 7e-3, .efficiency_compute = 0.7, .efficiency_memory = 0.7};
+    static const char *const keys[] = {"name",         "like",       "tflops",
+                                       "memory_gb_s",  "launch_us",  "efficiency",
+                                       "interference", "memory_gib", NULL};
+    struct mgpu_device_kind kind = {.launch_ms = 7e-3,
+                                    .efficiency_compute = 0.7,
+                                    .efficiency_memory = 0.7,
+                                    .interference = 1.3};
     const char *name = NULL, *like = NULL;
     double gib = 0;
     MGPU_TRY(mgpu_json_keys(o, where, keys));
@@ -330,7 +333,7 @@ static int read_all(struct mgpu_topology **out, const char *path, struct json_ob
                     struct devices *d)
 {
     static const char *const keys[] = {"version", "kinds", "devices", "inside",
-                                       "between", "links", "overlap", NULL};
+                                       "between", "links", NULL};
     struct kinds k = {0};
     int64_t version;
     MGPU_TRY(mgpu_json_keys(root, "topology", keys));
@@ -338,8 +341,6 @@ static int read_all(struct mgpu_topology **out, const char *path, struct json_ob
     MGPU_TRY(read_kinds(&k, root));
     MGPU_TRY(read_devices(d, &k, root));
     *out = build(path, &k, d);
-    (*out)->overlap = 1;
-    MGPU_TRY(mgpu_json_number(&(*out)->overlap, root, "topology", "overlap", false, 0, 1));
     return set_speeds(*out, root);
 }
 

@@ -26,7 +26,8 @@ void mgpu_kind_of_known(struct mgpu_device_kind *kind, const struct mgpu_known_d
                                       .bytes = known->memory_gb_s * 1e9,
                                       .launch_ms = 7e-3,
                                       .efficiency_compute = 0.7,
-                                      .efficiency_memory = 0.7};
+                                      .efficiency_memory = 0.7,
+                                      .interference = 1.3};
     for (int r = 0; r < MGPU_RATES; r++)
         kind->flops[r] = known->tflops[r] > 0 ? known->tflops[r] * 1e12 : kind->flops[r - 1];
 }

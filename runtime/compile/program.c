@@ -3,6 +3,7 @@
 #include "runtime/base/status.h"
 #include "runtime/compile/storage.h"
 #include "runtime/graph/step_scalar.h"
+#include "runtime/ops/accumulate.h"
 #include "runtime/ops/comm.h"
 
 #include <assert.h>
@@ -26,6 +27,11 @@ static void reach(const struct mgpu_value *v, bool *live)
         live[v->producer->id] = true;
 }
 
+static bool communicates(const struct mgpu_node *node)
+{
+    return node->op->flags & MGPU_OP_COMMUNICATION;
+}
+
 static void find_live(struct compile *c)
 {
     const struct mgpu_graph *g = c->g;
@@ -35,28 +41,31 @@ static void find_live(struct compile *c)
     }
     for (int i = 0; i < g->output_count; i++)
         reach(g->outputs[i], c->live);
-    for (int n = g->node_count - 1; n >= 0; n--)
+    for (int n = g->node_count - 1; n >= 0; n--) {
+        c->live[n] = c->live[n] || communicates(g->nodes[n]); /* others wait for it */
         for (int i = 0; c->live[n] && i < g->nodes[n]->inputs; i++)
             reach(g->nodes[n]->input[i], c->live);
-}
-
-static bool communicates(const struct mgpu_node *node)
-{
-    return node->op->flags & MGPU_OP_COMMUNICATION;
+    }
 }
 
 /* A rank without samples takes part in communication and changes its weights like the others; the
- * nodes between the two run on it as well. */
+ * nodes between the two run on it as well. It adds nothing to the gradients stored so far. */
 static void find_idle(struct compile *c)
 {
     const struct mgpu_graph *g = c->g;
     for (int i = 0; i < g->parameter_count; i++)
         reach(g->parameters[i].next, c->idle);
     for (int n = g->node_count - 1; n >= 0; n--) {
-        bool stop = communicates(g->nodes[n]);
-        for (int i = 0; c->idle[n] && !stop && i < g->nodes[n]->inputs; i++)
-            reach(g->nodes[n]->input[i], c->idle);
-        c->idle[n] = c->live[n] && (c->idle[n] || stop);
+        const struct mgpu_node *node = g->nodes[n];
+        bool stop = communicates(node) || node->op == &mgpu_op_accumulate;
+        for (int i = 0; i < node->inputs; i++) {
+            const struct mgpu_value *v = node->input[i];
+            bool update = node->op == &mgpu_op_send && v->kind == MGPU_VALUE_RESULT &&
+                          v->producer->origin.role == MGPU_UPDATE;
+            if (stop ? update : c->idle[n]) /* others' updates may need what is sent */
+                reach(v, c->idle);
+        }
+        c->idle[n] = c->live[n] && (stop ? communicates(node) : c->idle[n]);
     }
 }
 
@@ -125,7 +134,8 @@ static void prepare_collective(struct compile *c, struct mgpu_instruction *in)
     const struct mgpu_comm_attrs *attrs = in->node->attrs;
     const struct mgpu_op *op = in->node->op;
     in->queue = MGPU_QUEUE_COMMUNICATION;
-    in->gradients = true;
+    in->gradients = op == &mgpu_op_all_reduce;
+    in->group = (int)attrs->group;
     for (int i = 0; i < in->operands; i++)
         in->gradients = in->gradients && in->operand[i].buffer == MGPU_BUFFER_GRADIENTS;
     in->last_piece = in->last_piece || in->gradients;
@@ -214,6 +224,15 @@ static void add_wait(struct mgpu_program *p, struct mgpu_instruction *in, int ev
     in->wait = more;
 }
 
+/* Communication of one group runs in order by itself. */
+static bool same_stream(const struct mgpu_program *p, const struct mgpu_instruction *in, int event)
+{
+    for (int k = 0; k < p->instructions; k++)
+        if (p->instruction[k].signal == event)
+            return in->queue == MGPU_QUEUE_COMMUNICATION && p->instruction[k].group == in->group;
+    return false;
+}
+
 /* Communication waits for the computation before it; whoever touches its memory later waits for it.
  */
 static void add_events(struct compile *c)
@@ -228,7 +247,7 @@ static void add_events(struct compile *c)
             const struct mgpu_value *v =
                 i < in->inputs ? in->node->input[i] : in->node->output[i - in->inputs];
             int *event = v ? &pending[c->storage.root[v->id]] : NULL;
-            if (event && *event && in->queue == MGPU_QUEUE_COMPUTE)
+            if (event && *event && !same_stream(p, in, *event - 1))
                 add_wait(p, in, *event - 1);
             if (event && in->queue == MGPU_QUEUE_COMMUNICATION)
                 *event = p->events + 1;
@@ -243,13 +262,24 @@ static void add_events(struct compile *c)
         if (before >= 0)
             add_wait(p, in, p->instruction[before].signal);
     }
-    p->done = MGPU_NEW_ARRAY(p->arena, atomic_bool, p->events + 1);
-    for (int e = 0; e < p->events; e++)
-        atomic_store(&p->done[e], true);
-    for (int k = 0; k < p->instructions; k++)
-        if (p->instruction[k].queue == MGPU_QUEUE_COMMUNICATION)
-            p->instruction[k].collective.done = &p->done[p->instruction[k].signal];
     free(pending);
+}
+
+static void make_events(struct mgpu_program *p)
+{
+    p->done = MGPU_NEW_ARRAY(p->arena, atomic_bool, p->events + 1);
+    p->event_group = MGPU_NEW_ARRAY(p->arena, int, p->events + 1);
+    for (int e = 0; e < p->events; e++) {
+        atomic_store(&p->done[e], true);
+        p->event_group[e] = -1;
+    }
+    for (int k = 0; k < p->instructions; k++) {
+        struct mgpu_instruction *in = &p->instruction[k];
+        if (in->queue != MGPU_QUEUE_COMMUNICATION)
+            continue;
+        in->collective.done = &p->done[in->signal];
+        p->event_group[in->signal] = in->group;
+    }
 }
 
 /* ---- Ports ----------------------------------------------------------------------------------- */
@@ -270,10 +300,10 @@ static void make_ports(struct compile *c, const struct mgpu_applied *applied)
 {
     struct mgpu_program *p = c->p;
     const struct mgpu_graph *g = c->g;
-    p->inputs = g->input_count;
-    p->input = MGPU_NEW_ARRAY(p->arena, struct mgpu_port, p->inputs);
-    for (int i = 0; i < p->inputs; i++)
-        p->input[i] = port(c, g->inputs[i], g->inputs[i]->name);
+    p->input = MGPU_NEW_ARRAY(p->arena, struct mgpu_port, g->input_count);
+    for (int i = 0; i < g->input_count; i++) /* those that this rank's nodes read */
+        if (c->storage.home[g->inputs[i]->id].first >= 0)
+            p->input[p->inputs++] = port(c, g->inputs[i], g->inputs[i]->name);
     p->gradient = MGPU_NEW_ARRAY(p->arena, int64_t, g->parameter_count);
     for (int i = 0; i < g->parameter_count; i++)
         p->gradient[i] =
@@ -283,6 +313,7 @@ static void make_ports(struct compile *c, const struct mgpu_applied *applied)
     for (int i = 0; i < p->results; i++) {
         p->result[i] = port(c, g->outputs[i], g->output_names[i]);
         p->result[i].split = applied->output[i];
+        p->result[i].index = applied->index[i];
     }
 }
 
@@ -338,6 +369,7 @@ static int build(struct compile *c, const struct mgpu_applied *applied)
     MGPU_TRY(prepare_all(c));
     refresh_offsets(c);
     add_events(c);
+    make_events(c->p);
     make_ports(c, applied);
     MGPU_TRY(copy_constants(c));
     return mgpu_program_check(c->p);
@@ -396,11 +428,12 @@ void mgpu_program_bind(struct mgpu_program *p, void *const buffer[MGPU_BUFFERS])
         }
         if (in->queue != MGPU_QUEUE_COMMUNICATION)
             continue;
-        in->collective.parts = in->inputs;
+        in->collective.parts = in->inputs ? in->inputs : in->outputs;
         in->collective.part = in->part;
-        for (int i = 0; i < in->inputs; i++)
-            in->part[i] = (struct mgpu_part){.data = in->tensor[i].data,
-                                             .count = mgpu_value_count(in->node->input[i])};
+        for (int i = 0; i < in->collective.parts; i++)
+            in->part[i] = (struct mgpu_part){
+                .data = in->tensor[i].data,
+                .count = mgpu_value_count(in->inputs ? in->node->input[i] : in->node->output[i])};
         if (in->outputs)
             in->collective.out = (struct mgpu_part){.data = in->tensor[in->inputs].data,
                                                     .count = mgpu_value_count(in->node->output[0])};

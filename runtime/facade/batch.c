@@ -53,11 +53,11 @@ static int feed_inputs(struct job *job, struct mgpu_rank *rank, const struct mgp
 static void add_results(struct job *job, struct mgpu_rank *rank, const struct mgpu_program *p)
 {
     double *sum = job->t->result_sums + rank->rank * MGPU_RESULT_SUMS;
-    for (int i = 0; i < p->results && i < MGPU_RESULT_SUMS; i++) {
+    for (int i = 0; i < p->results; i++) {
         const struct mgpu_port *r = &p->result[i];
-        bool counts = r->split.kind != MGPU_SPLIT_REPLICATED || rank->rank == 0;
-        if (r->rank == 0 && counts)
-            sum[i] +=
+        bool counts = r->split.kind != MGPU_SPLIT_REPLICATED || rank->replica == 0;
+        if (r->rank == 0 && counts && r->index < MGPU_RESULT_SUMS)
+            sum[r->index] +=
                 mgpu_get_double((char *)rank->buffer[MGPU_BUFFER_RESULTS] + r->offset, r->type, 0);
     }
 }
@@ -68,7 +68,7 @@ static int run_piece(struct job *job, struct mgpu_rank *rank, int piece, bool *c
     const struct mgpu_batch_run *run = job->run;
     int64_t piece_first, piece_count, first, count;
     mgpu_batches_slice(run->count, job->pieces, piece, &piece_first, &piece_count);
-    mgpu_batches_slice(piece_count, rank->size, rank->rank, &first, &count);
+    mgpu_batches_slice(piece_count, rank->replicas, rank->replica, &first, &count);
     struct mgpu_program *p = mgpu_find_program(t, run->mode, count, rank->rank);
     if (!p)
         return mgpu_fail(MGPU_EINTERNAL, "no program for %lld samples", (long long)count);
@@ -84,7 +84,7 @@ static int run_piece(struct job *job, struct mgpu_rank *rank, int piece, bool *c
     scalars[MGPU_SCALAR_SAMPLE_BASE] = (double)(piece_first + first);
     struct mgpu_execution r = {.last_piece = piece == job->pieces - 1,
                                .idle = count == 0,
-                               .contributes = job->pieces > 1 || *contributes,
+                               .contributes = t->pieces > 1 || *contributes,
                                .check_gradients = run->update,
                                .scalars = scalars};
     MGPU_TRY(mgpu_execute(p, rank->comm, rank->buffer, &r));
@@ -99,7 +99,7 @@ static int run_rank(struct mgpu_rank *rank, void *context)
     bool contributes = false;
     memset(job->t->result_sums + rank->rank * MGPU_RESULT_SUMS, 0,
            sizeof(double) * MGPU_RESULT_SUMS);
-    if (job->pieces > 1)
+    if (job->t->pieces > 1 && job->run->mode == MGPU_MODE_TRAIN)
         memset(rank->buffer[MGPU_BUFFER_GRADIENTS], 0, (size_t)rank->bytes[MGPU_BUFFER_GRADIENTS]);
     for (int m = 0; m < job->pieces; m++)
         MGPU_TRY(run_piece(job, rank, m, &contributes));
@@ -156,6 +156,8 @@ int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, dou
 {
     bool predicts = run->mode == MGPU_MODE_PREDICT;
     struct job job = {.t = t, .run = run, .pieces = run->mode == MGPU_MODE_TRAIN ? t->pieces : 1};
+    if (job.pieces > run->count) /* a short batch: no piece is empty */
+        job.pieces = run->count > 0 ? (int)run->count : 1;
     if (!predicts)
         MGPU_TRY(count_losses(t, run, counts));
     set_scalars(t, run, counts, job.scalars);

@@ -63,7 +63,7 @@ static void check_short_names(void)
     mgpu_topology_free(t);
 
     t = parse("3xcpu");
-    CHECK(t->devices == 3 && t->kind[0].threads == 1 && t->kind[0].busy == 3 && t->overlap == 0);
+    CHECK(t->devices == 3 && t->kind[0].threads == 1 && t->kind[0].busy == 3);
     CHECK(!strcmp(t->device[2].name, "cpu:2"));
     mgpu_topology_free(t);
 }
@@ -190,21 +190,20 @@ static void check_file(void)
         "{\"version\": 1,"
         " \"kinds\": [{\"name\": \"mine\", \"like\": \"h100\", \"tflops\": {\"f32\": 60},"
         "             \"memory_gb_s\": 3000, \"memory_gib\": 40, \"launch_us\": 5,"
-        "             \"efficiency\": {\"compute\": 0.5}}],"
+        "             \"efficiency\": {\"compute\": 0.5}, \"interference\": 2}],"
         " \"devices\": [{\"name\": \"cuda\", \"count\": 2, \"kind\": \"mine\"},"
         "              {\"name\": \"old\", \"kind\": \"a100\", \"machine\": 1, \"memory_gib\": "
         "20}],"
         " \"inside\": {\"gb_s\": 100, \"latency_us\": 2, \"all_reduce_gb_s\": 80},"
         " \"between\": {\"gb_s\": 10, \"latency_us\": 20, \"adapters\": 1},"
-        " \"links\": [{\"from\": \"cuda:1\", \"to\": \"cuda:0\", \"gb_s\": 50}],"
-        " \"overlap\": 0.5}");
+        " \"links\": [{\"from\": \"cuda:1\", \"to\": \"cuda:0\", \"gb_s\": 50}]}");
     if (!t)
         return;
-    CHECK(t->devices == 3 && t->kinds == 2 && t->overlap == 0.5 && !t->present);
+    CHECK(t->devices == 3 && t->kinds == 2 && !t->present);
     const struct mgpu_device_kind *k = &t->kind[t->device[1].kind];
     CHECK(!strcmp(k->name, "mine") && k->flops[MGPU_RATE_F32] == 60e12 && k->bytes == 3000e9);
     CHECK(k->flops[MGPU_RATE_HALF] == 989e12 && k->efficiency_compute == 0.5);
-    CHECK(k->efficiency_memory == 0.7);
+    CHECK(k->efficiency_memory == 0.7 && k->interference == 2);
     CHECK_NEAR(k->launch_ms, 5e-3, 1e-15);
     CHECK(t->device[0].memory == (int64_t)40 << 30 && t->device[2].memory == (int64_t)20 << 30);
     CHECK_NEAR(mgpu_transfer_ms(t, 0, 1, 1e9), 10.002, 1e-12);
@@ -262,8 +261,7 @@ static void check_refused_files(void)
         {"{\"version\": 1, " INSIDE ", \"devices\": [{\"name\": \"a\", \"kind\": \"t4\", "
          "\"machine\": 1}, {\"name\": \"b\", \"kind\": \"t4\"}]}",
          "machine by machine"},
-        {"{\"version\": 1, " INSIDE ", \"overlap\": \"yes\", " DEVICES "}",
-         "'overlap' must be a number"},
+        {"{\"version\": 1, " INSIDE ", \"links\": 3, " DEVICES "}", "'links' must be a list"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         CHECK_(parse_text(cases[i].json) == NULL, "case %zu was accepted", i);

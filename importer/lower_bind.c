@@ -146,10 +146,9 @@ static int read_bindings(struct mgpu_binder *b)
         if (binding->value < 0)
             return mgpu_fail(MGPU_EINVALID, "--dim %s=%" PRId64 ": a size may not be negative",
                              binding->name, binding->value);
-        if (s->batch && binding->value != b->g->batch)
-            return mgpu_fail(MGPU_EINVALID,
-                             "--dim %s=%" PRId64 ": '%s' is the batch, which is %" PRId64,
-                             binding->name, binding->value, binding->name, b->g->batch);
+        if (s->batch)
+            return mgpu_fail(MGPU_EINVALID, "--dim %s=%" PRId64 ": '%s' is the batch; use --batch",
+                             binding->name, binding->value, binding->name);
         MGPU_TRY(give(s, binding->value, "--dim"));
     }
     return 0;

@@ -7,33 +7,50 @@ static const int64_t BUCKET_BYTES = INT64_C(4) << 20;
 
 const char *mgpu_strategy_name(enum mgpu_strategy strategy)
 {
-    return strategy == MGPU_STRATEGY_SINGLE ? "single" : "data";
+    static const char *const names[] = {"single", "data", "branch", "hybrid"};
+    return names[strategy];
+}
+
+struct mgpu_plan *mgpu_plan_new(int replicas, int places)
+{
+    assert(replicas >= 1 && places >= 1 && replicas * places <= MGPU_MAX_RANKS);
+    struct mgpu_plan *plan = mgpu_xcalloc(1, sizeof *plan);
+    plan->arena = mgpu_arena_new();
+    plan->replicas = replicas;
+    plan->places = places;
+    plan->strategy = places > 1     ? (replicas > 1 ? MGPU_STRATEGY_HYBRID : MGPU_STRATEGY_BRANCH)
+                     : replicas > 1 ? MGPU_STRATEGY_DATA
+                                    : MGPU_STRATEGY_SINGLE;
+    plan->bucket_bytes = BUCKET_BYTES;
+    return plan;
 }
 
 struct mgpu_plan *mgpu_plan_data(int ranks)
 {
-    assert(ranks >= 1 && ranks <= MGPU_MAX_RANKS);
-    mgpu_rank_set all = ranks == MGPU_MAX_RANKS ? ~UINT64_C(0) : (UINT64_C(1) << ranks) - 1;
-    struct mgpu_plan *plan = mgpu_xcalloc(1, sizeof *plan);
-    plan->strategy = ranks > 1 ? MGPU_STRATEGY_DATA : MGPU_STRATEGY_SINGLE;
-    plan->ranks = ranks;
-    plan->placements = plan->owners = 1;
-    plan->placement = mgpu_xcalloc(1, sizeof *plan->placement);
-    *plan->placement = (struct mgpu_placement){.ranks = all, .slice = MGPU_SLICE_BATCH};
-    plan->owner = mgpu_xcalloc(1, sizeof *plan->owner);
-    *plan->owner = (struct mgpu_owner){.ranks = all};
-    plan->bucket_bytes = BUCKET_BYTES;
-    return plan;
+    return mgpu_plan_new(ranks, 1);
+}
+
+void mgpu_plan_place(struct mgpu_plan *plan, const char *output, int place)
+{
+    plan->placement = mgpu_grow(plan->placement, (size_t)plan->placements, sizeof *plan->placement);
+    plan->placement[plan->placements++] =
+        (struct mgpu_placement){mgpu_arena_string(plan->arena, output), place};
+}
+
+void mgpu_plan_own(struct mgpu_plan *plan, const char *parameter, int place)
+{
+    plan->owner = mgpu_grow(plan->owner, (size_t)plan->owners, sizeof *plan->owner);
+    plan->owner[plan->owners++] =
+        (struct mgpu_owner){mgpu_arena_string(plan->arena, parameter), place};
 }
 
 void mgpu_plan_free(struct mgpu_plan *plan)
 {
     if (!plan)
         return;
-    for (int i = 0; i < plan->rewrites; i++)
-        free(plan->rewrite[i].output);
     free(plan->rewrite);
     free(plan->placement);
     free(plan->owner);
+    mgpu_arena_free(plan->arena);
     free(plan);
 }

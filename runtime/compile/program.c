@@ -125,7 +125,8 @@ static void prepare_collective(struct compile *c, struct mgpu_instruction *in)
     const struct mgpu_comm_attrs *attrs = in->node->attrs;
     const struct mgpu_op *op = in->node->op;
     in->queue = MGPU_QUEUE_COMMUNICATION;
-    in->gradients = true;
+    in->gradients = op == &mgpu_op_all_reduce;
+    in->group = (int)attrs->group;
     for (int i = 0; i < in->operands; i++)
         in->gradients = in->gradients && in->operand[i].buffer == MGPU_BUFFER_GRADIENTS;
     in->last_piece = in->last_piece || in->gradients;
@@ -243,13 +244,24 @@ static void add_events(struct compile *c)
         if (before >= 0)
             add_wait(p, in, p->instruction[before].signal);
     }
-    p->done = MGPU_NEW_ARRAY(p->arena, atomic_bool, p->events + 1);
-    for (int e = 0; e < p->events; e++)
-        atomic_store(&p->done[e], true);
-    for (int k = 0; k < p->instructions; k++)
-        if (p->instruction[k].queue == MGPU_QUEUE_COMMUNICATION)
-            p->instruction[k].collective.done = &p->done[p->instruction[k].signal];
     free(pending);
+}
+
+static void make_events(struct mgpu_program *p)
+{
+    p->done = MGPU_NEW_ARRAY(p->arena, atomic_bool, p->events + 1);
+    p->event_group = MGPU_NEW_ARRAY(p->arena, int, p->events + 1);
+    for (int e = 0; e < p->events; e++) {
+        atomic_store(&p->done[e], true);
+        p->event_group[e] = -1;
+    }
+    for (int k = 0; k < p->instructions; k++) {
+        struct mgpu_instruction *in = &p->instruction[k];
+        if (in->queue != MGPU_QUEUE_COMMUNICATION)
+            continue;
+        in->collective.done = &p->done[in->signal];
+        p->event_group[in->signal] = in->group;
+    }
 }
 
 /* ---- Ports ----------------------------------------------------------------------------------- */
@@ -270,10 +282,10 @@ static void make_ports(struct compile *c, const struct mgpu_applied *applied)
 {
     struct mgpu_program *p = c->p;
     const struct mgpu_graph *g = c->g;
-    p->inputs = g->input_count;
-    p->input = MGPU_NEW_ARRAY(p->arena, struct mgpu_port, p->inputs);
-    for (int i = 0; i < p->inputs; i++)
-        p->input[i] = port(c, g->inputs[i], g->inputs[i]->name);
+    p->input = MGPU_NEW_ARRAY(p->arena, struct mgpu_port, g->input_count);
+    for (int i = 0; i < g->input_count; i++) /* those that this rank's nodes read */
+        if (c->storage.home[g->inputs[i]->id].first >= 0)
+            p->input[p->inputs++] = port(c, g->inputs[i], g->inputs[i]->name);
     p->gradient = MGPU_NEW_ARRAY(p->arena, int64_t, g->parameter_count);
     for (int i = 0; i < g->parameter_count; i++)
         p->gradient[i] =
@@ -283,6 +295,7 @@ static void make_ports(struct compile *c, const struct mgpu_applied *applied)
     for (int i = 0; i < p->results; i++) {
         p->result[i] = port(c, g->outputs[i], g->output_names[i]);
         p->result[i].split = applied->output[i];
+        p->result[i].index = applied->index[i];
     }
 }
 
@@ -338,6 +351,7 @@ static int build(struct compile *c, const struct mgpu_applied *applied)
     MGPU_TRY(prepare_all(c));
     refresh_offsets(c);
     add_events(c);
+    make_events(c->p);
     make_ports(c, applied);
     MGPU_TRY(copy_constants(c));
     return mgpu_program_check(c->p);
@@ -396,11 +410,12 @@ void mgpu_program_bind(struct mgpu_program *p, void *const buffer[MGPU_BUFFERS])
         }
         if (in->queue != MGPU_QUEUE_COMMUNICATION)
             continue;
-        in->collective.parts = in->inputs;
+        in->collective.parts = in->inputs ? in->inputs : in->outputs;
         in->collective.part = in->part;
-        for (int i = 0; i < in->inputs; i++)
-            in->part[i] = (struct mgpu_part){.data = in->tensor[i].data,
-                                             .count = mgpu_value_count(in->node->input[i])};
+        for (int i = 0; i < in->collective.parts; i++)
+            in->part[i] = (struct mgpu_part){
+                .data = in->tensor[i].data,
+                .count = mgpu_value_count(in->inputs ? in->node->input[i] : in->node->output[i])};
         if (in->outputs)
             in->collective.out = (struct mgpu_part){.data = in->tensor[in->inputs].data,
                                                     .count = mgpu_value_count(in->node->output[0])};

@@ -41,6 +41,7 @@ struct mgpu_instruction {
 
     bool last_piece; /* only in the last piece of a batch: gradients' all-reduce, updates */
     bool gradients;  /* an all-reduce of gradients */
+    int group;       /* communication: which of the communicators of the rank */
     bool when_idle;  /* runs on a rank that has no samples in this step */
 
     struct mgpu_collective collective; /* communication */
@@ -54,7 +55,8 @@ struct mgpu_port {
     int rank;
     int64_t dims[MGPU_MAX_RANK];
     int64_t offset, bytes;
-    struct mgpu_split split; /* results: how it is spread over the ranks */
+    struct mgpu_split split; /* results: how it is spread over the replicas */
+    int index;               /* results: which output of the whole graph it is */
 };
 
 struct mgpu_program {
@@ -64,6 +66,7 @@ struct mgpu_program {
     struct mgpu_instruction *instruction;
     int events;
     atomic_bool *done; /* by event: communication that is complete */
+    int *event_group;  /* by event: the communicator that sets it; -1: computation */
     int64_t *gradient; /* by the graph's parameter: offset among the gradients, -1: none */
     int inputs;
     struct mgpu_port *input;

@@ -120,7 +120,8 @@ static void pin_sources(struct mgpu_storage *s, const struct mgpu_graph *g,
             pin(s, v, MGPU_BUFFER_SCALARS, v->index * (int64_t)sizeof(double));
         else if (v->kind == MGPU_VALUE_PARAMETER) {
             const struct mgpu_stored *e = mgpu_store_find(store, v->name);
-            pin(s, v, e->buffer, e->offset);
+            if (e) /* none: another rank's */
+                pin(s, v, e->buffer, e->offset);
         }
     }
 }
@@ -131,6 +132,8 @@ static void pin_results(struct mgpu_storage *s, const struct mgpu_graph *g,
     for (int i = 0; i < g->parameter_count; i++) {
         const struct mgpu_parameter *p = &g->parameters[i];
         const struct mgpu_stored *e = mgpu_store_find(store, p->name);
+        if (!e)
+            continue;
         if (p->gradient)
             pin(s, p->gradient, MGPU_BUFFER_GRADIENTS, e->offset);
         if (p->next)

@@ -65,6 +65,24 @@ static void add(struct mgpu_store_layout *layout, const struct mgpu_parameter *p
     layout->entry[layout->count++] = e;
 }
 
+/* Whether this rank's graph needs the parameter: other places' are not stored here. */
+static bool *used_parameters(const struct mgpu_graph *g)
+{
+    bool *used = mgpu_xcalloc((size_t)g->parameter_count, sizeof *used);
+    for (int i = 0; i < g->parameter_count; i++)
+        used[i] = g->parameters[i].next || g->parameters[i].gradient;
+    for (int n = 0; n < g->node_count; n++)
+        for (int i = 0; i < g->nodes[n]->inputs; i++) {
+            const struct mgpu_value *v = g->nodes[n]->input[i];
+            if (v && v->kind == MGPU_VALUE_PARAMETER)
+                used[v->index] = true;
+        }
+    for (int i = 0; i < g->output_count; i++)
+        if (g->outputs[i]->kind == MGPU_VALUE_PARAMETER)
+            used[g->outputs[i]->index] = true;
+    return used;
+}
+
 /* When the gradient of `p` is complete: the position of the node that gives it. */
 static int completion(const struct mgpu_parameter *p)
 {
@@ -74,10 +92,11 @@ static int completion(const struct mgpu_parameter *p)
 int mgpu_store_add(struct mgpu_store_layout *layout, const struct mgpu_graph *g)
 {
     bool *done = mgpu_xcalloc((size_t)g->parameter_count, sizeof *done);
+    bool *used = used_parameters(g);
     int rc = 0;
     for (int i = 0; i < g->parameter_count && rc == 0; i++) {
         const struct mgpu_stored *e = mgpu_store_find(layout, g->parameters[i].name);
-        done[i] = e != NULL;
+        done[i] = e || !used[i];
         if (e)
             rc = check_same(e, &g->parameters[i]);
     }
@@ -92,6 +111,7 @@ int mgpu_store_add(struct mgpu_store_layout *layout, const struct mgpu_graph *g)
         add(layout, &g->parameters[next]);
         done[next] = true;
     }
+    free(used);
     free(done);
     return rc;
 }

@@ -4,7 +4,8 @@
  * other batch sizes share them. The order of the trained weights is the order in which their
  * gradients are complete (bucket order), equal on all ranks; a gradient has its weight's offset.
  *
- * The layout is planned once, from every graph that will run, before anything is allocated.
+ * A rank's layout is planned once, from every graph that it will run, before anything is allocated.
+ * Ranks of one place have the same; a rank stores only what its own graphs use.
  */
 #ifndef MGPU_COMPILE_STORE_H
 #define MGPU_COMPILE_STORE_H
@@ -45,8 +46,8 @@ struct mgpu_store_layout {
 struct mgpu_store_layout *mgpu_store_layout_new(void);
 void mgpu_store_layout_free(struct mgpu_store_layout *layout);
 
-/* Adds the graph's parameters that are not there yet. A parameter that is there with another shape,
- * type or role is an error. */
+/* Adds the parameters that the graph uses and that are not there yet. A parameter that is there
+ * with another shape, type or role is an error. */
 int mgpu_store_add(struct mgpu_store_layout *layout, const struct mgpu_graph *g);
 
 /* The entry called `name`, or NULL. */

@@ -102,26 +102,44 @@ static int check_before_update(struct mgpu_program *p, void *const buffer[MGPU_B
 
 /* ---- The loop -------------------------------------------------------------------------------- */
 
-static int wait_for(struct mgpu_program *p, struct mgpu_comm *comm,
+static int wait_for(struct mgpu_program *p, struct mgpu_comm *const *comm,
                     const struct mgpu_instruction *in)
 {
-    for (int i = 0; i < in->waits; i++)
-        MGPU_TRY(mgpu_comm_wait(comm, &p->done[in->wait[i]]));
+    for (int i = 0; i < in->waits; i++) {
+        int group = p->event_group[in->wait[i]];
+        if (group >= 0)
+            MGPU_TRY(mgpu_comm_wait(comm[group], &p->done[in->wait[i]]));
+    }
     return 0;
 }
 
-static int wait_for_all(struct mgpu_program *p, struct mgpu_comm *comm,
+static int wait_for_all(struct mgpu_program *p, struct mgpu_comm *const *comm,
                         const struct mgpu_execution *run)
 {
-    for (int k = p->instructions - 1; k >= 0; k--)
-        if (p->instruction[k].queue == MGPU_QUEUE_COMMUNICATION &&
-            !skipped(&p->instruction[k], run))
-            return mgpu_comm_wait(comm, &p->done[p->instruction[k].signal]);
+    for (int k = 0; k < p->instructions; k++) {
+        const struct mgpu_instruction *in = &p->instruction[k];
+        if (in->queue == MGPU_QUEUE_COMMUNICATION && !skipped(in, run))
+            MGPU_TRY(mgpu_comm_wait(comm[in->group], &p->done[in->signal]));
+    }
     return 0;
 }
 
-int mgpu_execute(struct mgpu_program *p, struct mgpu_comm *comm, void *const buffer[MGPU_BUFFERS],
-                 const struct mgpu_execution *run)
+/* The gradients that are being reduced; other communication may still wait for this rank. */
+static int wait_for_gradients(struct mgpu_program *p, struct mgpu_comm *const *comm,
+                              const struct mgpu_execution *run, int before)
+{
+    for (int k = 0; k < before; k++) {
+        const struct mgpu_instruction *in = &p->instruction[k];
+        bool receives =
+            in->queue == MGPU_QUEUE_COMMUNICATION && in->collective.kind != MGPU_COLLECTIVE_SEND;
+        if (receives && !skipped(in, run))
+            MGPU_TRY(mgpu_comm_wait(comm[in->group], &p->done[in->signal]));
+    }
+    return 0;
+}
+
+int mgpu_execute(struct mgpu_program *p, struct mgpu_comm *const *comm,
+                 void *const buffer[MGPU_BUFFERS], const struct mgpu_execution *run)
 {
     bool updating = false;
     memcpy(buffer[MGPU_BUFFER_SCALARS], run->scalars, sizeof(double) * MGPU_SCALARS);
@@ -131,11 +149,11 @@ int mgpu_execute(struct mgpu_program *p, struct mgpu_comm *comm, void *const buf
             continue;
         if (in->queue == MGPU_QUEUE_COMMUNICATION) {
             in->collective.contributes = in->gradients ? run->contributes : !run->idle;
-            MGPU_TRY(mgpu_comm_start(comm, &in->collective));
+            MGPU_TRY(mgpu_comm_start(comm[in->group], &in->collective));
             continue;
         }
         if (in->node->origin.role == MGPU_UPDATE && !updating) {
-            MGPU_TRY(wait_for_all(p, comm, run));
+            MGPU_TRY(wait_for_gradients(p, comm, run, k));
             MGPU_TRY(check_before_update(p, buffer, run));
             updating = true;
         }

@@ -15,7 +15,8 @@ struct mgpu_execution {
 /* Runs the list once. Comes back when everything is done, communication too. Errors name the node.
  * A non-finite result called "loss..." or a non-finite gradient stops before the first update and
  * names the first node with a value that is not finite. */
-int mgpu_execute(struct mgpu_program *program, struct mgpu_comm *comm,
+/* `comm`: the rank's communicators, by group (mgpu_plan_world). */
+int mgpu_execute(struct mgpu_program *program, struct mgpu_comm *const *comm,
                  void *const buffer[MGPU_BUFFERS], const struct mgpu_execution *run);
 
 #endif

@@ -27,7 +27,8 @@ struct mgpu_team {
     bool stop;
     mgpu_job job;
     void *context;
-    int first_failed; /* rank, -1: none */
+    int first_failed;        /* rank, -1: none */
+    struct mgpu_comm **comm; /* of all ranks */
 };
 
 static void bind_to_cores(const struct mgpu_rank_device *device)
@@ -47,7 +48,9 @@ static void finish(struct worker *w, int rc)
         snprintf(w->text, sizeof w->text, "%s", mgpu_error());
         if (team->first_failed < 0)
             team->first_failed = w->rank.rank;
-        mgpu_comm_abort(w->rank.comm, w->text);
+        for (int g = 0; g <= w->rank.places; g++)
+            if (w->rank.comm[g])
+                mgpu_comm_abort(w->rank.comm[g], w->text);
     }
     if (--team->running == 0)
         pthread_cond_broadcast(&team->changed);
@@ -76,27 +79,57 @@ static void *work(void *context)
     return NULL;
 }
 
-int mgpu_team_new(struct mgpu_team **out, const struct mgpu_rank_device *devices, int count)
+/* Communicators of a team: members[rank * groups + group]. */
+static int make_groups(struct mgpu_comm **members, int replicas, int places)
 {
+    struct mgpu_comm *group[MGPU_MAX_RANKS];
+    int groups = places + 1, ranks = replicas * places;
+    for (int p = 0; p < places; p++) {
+        MGPU_TRY(mgpu_comm_threads(group, replicas));
+        for (int r = 0; r < replicas; r++)
+            members[(r * places + p) * groups + p] = group[r];
+    }
+    if (places == 1)
+        return 0;
+    MGPU_TRY(mgpu_comm_threads(group, ranks));
+    for (int r = 0; r < ranks; r++)
+        members[r * groups + places] = group[r];
+    return 0;
+}
+
+static int start(struct worker *w)
+{
+    if (pthread_create(&w->thread, NULL, work, w))
+        return mgpu_fail(MGPU_EDEVICE, "the system gives no thread for rank %d", w->rank.rank);
+    w->started = true;
+    return 0;
+}
+
+int mgpu_team_new(struct mgpu_team **out, const struct mgpu_rank_device *devices, int replicas,
+                  int places)
+{
+    int count = replicas * places, groups = places + 1;
     struct mgpu_team *team = mgpu_xcalloc(1, sizeof *team);
-    struct mgpu_comm **comm = mgpu_xcalloc((size_t)count, sizeof(struct mgpu_comm *));
     *out = NULL;
     pthread_mutex_init(&team->lock, NULL);
     pthread_cond_init(&team->changed, NULL);
     team->worker = mgpu_xcalloc((size_t)count, sizeof *team->worker);
-    int rc = mgpu_comm_threads(comm, count);
-    for (int i = 0; i < count && rc == 0; i++) {
-        struct worker *w = &team->worker[i];
-        w->team = team;
-        w->rank =
-            (struct mgpu_rank){.rank = i, .size = count, .device = devices[i], .comm = comm[i]};
-        team->size = i + 1;
-        if (pthread_create(&w->thread, NULL, work, w))
-            rc = mgpu_fail(MGPU_EDEVICE, "the system gives no thread for rank %d", i);
-        else
-            w->started = true;
+    team->comm = mgpu_xcalloc((size_t)(count * groups), sizeof(struct mgpu_comm *));
+    team->size = count;
+    for (int i = 0; i < count; i++) {
+        team->worker[i].team = team;
+        team->worker[i].rank = (struct mgpu_rank){.rank = i,
+                                                  .size = count,
+                                                  .replica = i / places,
+                                                  .replicas = replicas,
+                                                  .place = i % places,
+                                                  .places = places,
+                                                  .device = devices[i],
+                                                  .comm = team->comm + i * groups};
     }
-    free(comm);
+    int rc = make_groups(team->comm, replicas, places);
+    for (int i = 0; i < count && rc == 0; i++)
+        rc = start(&team->worker[i]);
     if (rc < 0)
         mgpu_team_free(team);
     else
@@ -116,12 +149,14 @@ void mgpu_team_free(struct mgpu_team *team)
         struct worker *w = &team->worker[i];
         if (w->started)
             pthread_join(w->thread, NULL);
-        mgpu_comm_free(w->rank.comm);
+        for (int g = 0; g <= w->rank.places; g++)
+            mgpu_comm_free(w->rank.comm[g]);
         for (int b = 0; b < MGPU_BUFFERS; b++)
             mgpu_free(w->rank.buffer[b]);
     }
     pthread_cond_destroy(&team->changed);
     pthread_mutex_destroy(&team->lock);
+    free(team->comm);
     free(team->worker);
     free(team);
 }
@@ -157,20 +192,17 @@ int mgpu_team_run(struct mgpu_team *team, mgpu_job job, void *context)
                            : mgpu_prefix(w->rc, "rank %d (%s)", failed, w->rank.device.name);
 }
 
-int mgpu_team_allocate(struct mgpu_team *team, const int64_t bytes[MGPU_BUFFERS])
+int mgpu_rank_allocate(struct mgpu_rank *rank, const int64_t bytes[MGPU_BUFFERS])
 {
     static const char *const names[MGPU_BUFFERS] = {
         "weights",         "gradients",    "frozen weights and statistics",
         "optimizer state", "step scalars", "a batch of inputs",
         "results",         "activations",  "constants"};
-    for (int i = 0; i < team->size; i++) {
-        struct mgpu_rank *r = &team->worker[i].rank;
-        for (int b = 0; b < MGPU_BUFFER_CONSTANTS; b++) {
-            mgpu_free(r->buffer[b]);
-            r->bytes[b] = bytes[b];
-            MGPU_TRY(mgpu_prefix(mgpu_alloc(&r->buffer[b], (uint64_t)bytes[b], names[b]),
-                                 "rank %d (%s)", i, r->device.name));
-        }
+    for (int b = 0; b < MGPU_BUFFER_CONSTANTS; b++) {
+        mgpu_free(rank->buffer[b]);
+        rank->bytes[b] = bytes[b];
+        MGPU_TRY(mgpu_prefix(mgpu_alloc(&rank->buffer[b], (uint64_t)bytes[b], names[b]),
+                             "rank %d (%s)", rank->rank, rank->device.name));
     }
     return 0;
 }

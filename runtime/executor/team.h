@@ -9,15 +9,19 @@
 
 struct mgpu_rank {
     int rank, size;
+    int replica, replicas, place, places; /* rank = replica * places + place */
     struct mgpu_rank_device device;
-    struct mgpu_comm *comm;
+    struct mgpu_comm *
+        *comm; /* by group: one a place (NULL where it is no member), then all ranks */
     void *buffer[MGPU_BUFFERS];
     int64_t bytes[MGPU_BUFFERS];
 };
 
 struct mgpu_team;
 
-int mgpu_team_new(struct mgpu_team **out, const struct mgpu_rank_device *devices, int count);
+/* `replicas` x `places` ranks on as many devices. */
+int mgpu_team_new(struct mgpu_team **out, const struct mgpu_rank_device *devices, int replicas,
+                  int places);
 void mgpu_team_free(struct mgpu_team *team);
 
 int mgpu_team_size(const struct mgpu_team *team);
@@ -29,8 +33,7 @@ struct mgpu_rank *mgpu_team_rank(struct mgpu_team *team, int rank);
 typedef int (*mgpu_job)(struct mgpu_rank *rank, void *context);
 int mgpu_team_run(struct mgpu_team *team, mgpu_job job, void *context);
 
-/* Makes every rank's buffers at least this large; contents of the stored ones are kept zero. Called
- * once, before programs are bound. */
-int mgpu_team_allocate(struct mgpu_team *team, const int64_t bytes[MGPU_BUFFERS]);
+/* Gives a rank zeroed buffers of these sizes. Called once, before programs are bound. */
+int mgpu_rank_allocate(struct mgpu_rank *rank, const int64_t bytes[MGPU_BUFFERS]);
 
 #endif

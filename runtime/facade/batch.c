@@ -53,11 +53,11 @@ static int feed_inputs(struct job *job, struct mgpu_rank *rank, const struct mgp
 static void add_results(struct job *job, struct mgpu_rank *rank, const struct mgpu_program *p)
 {
     double *sum = job->t->result_sums + rank->rank * MGPU_RESULT_SUMS;
-    for (int i = 0; i < p->results && i < MGPU_RESULT_SUMS; i++) {
+    for (int i = 0; i < p->results; i++) {
         const struct mgpu_port *r = &p->result[i];
-        bool counts = r->split.kind != MGPU_SPLIT_REPLICATED || rank->rank == 0;
-        if (r->rank == 0 && counts)
-            sum[i] +=
+        bool counts = r->split.kind != MGPU_SPLIT_REPLICATED || rank->replica == 0;
+        if (r->rank == 0 && counts && r->index < MGPU_RESULT_SUMS)
+            sum[r->index] +=
                 mgpu_get_double((char *)rank->buffer[MGPU_BUFFER_RESULTS] + r->offset, r->type, 0);
     }
 }
@@ -68,7 +68,7 @@ static int run_piece(struct job *job, struct mgpu_rank *rank, int piece, bool *c
     const struct mgpu_batch_run *run = job->run;
     int64_t piece_first, piece_count, first, count;
     mgpu_batches_slice(run->count, job->pieces, piece, &piece_first, &piece_count);
-    mgpu_batches_slice(piece_count, rank->size, rank->rank, &first, &count);
+    mgpu_batches_slice(piece_count, rank->replicas, rank->replica, &first, &count);
     struct mgpu_program *p = mgpu_find_program(t, run->mode, count, rank->rank);
     if (!p)
         return mgpu_fail(MGPU_EINTERNAL, "no program for %lld samples", (long long)count);
@@ -122,7 +122,9 @@ static int count_losses(struct mgpu_trainer *t, const struct mgpu_batch_run *run
     for (int i = 0; i < t->losses; i++) {
         int slot = s->slot_of_loss[i];
         const int64_t *rows = run->rows;
-        if (slot >= 0)
+        if (slot >= 0 && t->step_rows[slot])
+            MGPU_TRY(feed_step(t, run, slot, t->labels[i]));
+        else if (slot >= 0)
             MGPU_TRY(mgpu_feed_rows(s->feed, slot, rows, run->count, t->labels[i]));
         MGPU_TRY(mgpu_loss_count(&counts[i], &t->loss[i], run->count, t->labels[i],
                                  s->sample_weight_slot >= 0 ? t->sample_weights : NULL, rows));

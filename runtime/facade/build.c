@@ -150,7 +150,7 @@ static int compile_rank(struct mgpu_rank *rank, void *context)
     if (!job->graph[r])
         return 0;
     struct mgpu_compile_options o = {.backend = &mgpu_backend_cpu,
-                                     .store = job->t->store,
+                                     .store = job->t->store[r],
                                      .threads = rank->device.threads,
                                      .exact = job->t->options.exact};
     struct mgpu_graph *g = job->graph[r];
@@ -175,7 +175,7 @@ static int compile_batch(struct mgpu_trainer *t, enum mgpu_mode mode, int64_t ba
             rc = mgpu_prefix(mgpu_plan_apply(job.graph[r], t->plan, r, pieces, &job.applied[r]),
                              "%s", t->path);
         if (rc == 0)
-            rc = mgpu_store_add(t->store, job.graph[r]);
+            rc = mgpu_store_add(t->store[r], job.graph[r]);
     }
     if (rc == 0)
         rc = mgpu_prefix(mgpu_team_run(t->team, compile_rank, &job), "%s", t->path);
@@ -207,12 +207,12 @@ static int add_size(struct sizes *s, int64_t size, int rank)
 
 static int add_batch(struct sizes *s, const struct mgpu_trainer *t, int64_t batch, int pieces)
 {
-    int ranks = mgpu_team_size(t->team);
+    int ranks = mgpu_team_size(t->team), places = t->plan->places;
     for (int m = 0; m < pieces && batch > 0; m++) {
         int64_t first, piece, count;
         mgpu_batches_slice(batch, pieces, m, &first, &piece);
         for (int r = 0; r < ranks; r++) {
-            mgpu_batches_slice(piece, ranks, r, &first, &count);
+            mgpu_batches_slice(piece, ranks / places, r / places, &first, &count);
             MGPU_TRY(add_size(s, count, r));
         }
     }
@@ -241,21 +241,20 @@ static int compile_mode(struct mgpu_trainer *t, enum mgpu_mode mode)
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-static int allocate(struct mgpu_trainer *t)
+static int allocate_rank(struct mgpu_trainer *t, int r)
 {
     int64_t bytes[MGPU_BUFFERS];
-    memcpy(bytes, t->store->bytes, sizeof bytes);
+    struct mgpu_rank *rank = mgpu_team_rank(t->team, r);
+    memcpy(bytes, t->store[r]->bytes, sizeof bytes);
     bytes[MGPU_BUFFER_SCALARS] = MGPU_SCALARS * (int64_t)sizeof(double);
     for (int i = 0; i < t->compiled_count; i++)
-        for (int r = 0; r < MGPU_MAX_RANKS; r++)
-            for (int b = 0; t->compiled[i].program[r] && b < MGPU_BUFFERS; b++)
-                if (t->compiled[i].program[r]->bytes[b] > bytes[b])
-                    bytes[b] = t->compiled[i].program[r]->bytes[b];
-    MGPU_TRY(mgpu_team_allocate(t->team, bytes));
+        for (int b = 0; t->compiled[i].program[r] && b < MGPU_BUFFERS; b++)
+            if (t->compiled[i].program[r]->bytes[b] > bytes[b])
+                bytes[b] = t->compiled[i].program[r]->bytes[b];
+    MGPU_TRY(mgpu_rank_allocate(rank, bytes));
     for (int i = 0; i < t->compiled_count; i++)
-        for (int r = 0; r < mgpu_team_size(t->team); r++)
-            if (t->compiled[i].program[r])
-                mgpu_program_bind(t->compiled[i].program[r], mgpu_team_rank(t->team, r)->buffer);
+        if (t->compiled[i].program[r])
+            mgpu_program_bind(t->compiled[i].program[r], rank->buffer);
     return 0;
 }
 
@@ -265,7 +264,7 @@ static int check_whole(struct mgpu_trainer *t, enum mgpu_mode mode)
 {
     struct mgpu_graph *g;
     struct mgpu_applied applied;
-    if (mgpu_team_size(t->team) == 1 && t->pieces == 1)
+    if (t->plan->replicas == 1 && t->pieces == 1)
         return 0;
     MGPU_TRY(mgpu_build_graph(&g, t, mode, t->batch > 1 ? t->batch : 2));
     int rc = mgpu_prefix(
@@ -277,12 +276,15 @@ static int check_whole(struct mgpu_trainer *t, enum mgpu_mode mode)
 
 int mgpu_build_programs(struct mgpu_trainer *t, unsigned modes)
 {
-    t->store = mgpu_store_layout_new();
+    int ranks = mgpu_team_size(t->team);
+    for (int r = 0; r < ranks; r++)
+        t->store[r] = mgpu_store_layout_new();
     for (int mode = MGPU_MODE_TRAIN; mode <= MGPU_MODE_GRADIENT; mode++)
         if (modes & 1u << mode) {
             MGPU_TRY(check_whole(t, (enum mgpu_mode)mode));
             MGPU_TRY(compile_mode(t, (enum mgpu_mode)mode));
         }
-    MGPU_TRY(allocate(t));
+    for (int r = 0; r < ranks; r++)
+        MGPU_TRY(allocate_rank(t, r));
     return mgpu_fill_store(t);
 }

@@ -23,18 +23,27 @@ static int loss_at(struct mgpu_trainer *t, double *loss)
 }
 
 /* Changes element k on every rank. */
+static double *element(struct mgpu_trainer *t, int rank, const struct mgpu_stored *e, int64_t k)
+{
+    return (double *)((char *)mgpu_team_rank(t->team, rank)->buffer[e->buffer] + e->offset) + k;
+}
+
 static void set_element(struct mgpu_trainer *t, const struct mgpu_stored *e, int64_t k,
                         double value)
 {
-    for (int r = 0; r < mgpu_team_size(t->team); r++)
-        ((double *)((char *)mgpu_team_rank(t->team, r)->buffer[e->buffer] + e->offset))[k] = value;
+    for (int r = 0; r < mgpu_team_size(t->team); r++) {
+        const struct mgpu_stored *own = mgpu_store_find(t->store[r], e->name);
+        if (own)
+            *element(t, r, own, k) = value;
+    }
 }
 
 /* Central difference of fourth order: (8 (f(+h) - f(-h)) - (f(+2h) - f(-2h))) / 12 h. */
-static int difference(struct mgpu_trainer *t, const struct mgpu_stored *e, int64_t k, double *out)
+static int difference(struct mgpu_trainer *t, int rank, const struct mgpu_stored *e, int64_t k,
+                      double *out)
 {
     static const double factor[] = {8, -8, -1, 1}, place[] = {1, -1, 2, -2};
-    double x = ((double *)((char *)mgpu_team_rank(t->team, 0)->buffer[e->buffer] + e->offset))[k];
+    double x = *element(t, rank, e, k);
     double h = 1e-4 * fmax(1, fabs(x)), sum = 0, loss;
     int rc = 0;
     for (int i = 0; i < 4 && rc == 0; i++) {
@@ -47,43 +56,68 @@ static int difference(struct mgpu_trainer *t, const struct mgpu_stored *e, int64
     return rc;
 }
 
-static int check_weight(struct mgpu_trainer *t, const struct mgpu_stored *e, const double *gradient,
-                        int64_t elements, double scale, FILE *to, double *worst)
+/* The gradients that one rank holds, kept while weights are moved. */
+struct gradients {
+    double *at; /* as the rank's buffer */
+    int64_t bytes;
+};
+
+static int check_weight(struct mgpu_trainer *t, int rank, const struct mgpu_stored *e,
+                        const double *gradient, int64_t elements, double scale, double *most)
 {
     int64_t n = e->bytes / 8, checked = n < elements ? n : elements;
-    double most = 0;
+    *most = 0;
     for (int64_t i = 0; i < checked; i++) {
         int64_t k = checked == n ? i : (int64_t)((double)i * (double)n / (double)checked);
         double want;
-        MGPU_TRY(difference(t, e, k, &want));
-        most = fmax(most, fabs(want - gradient[k]) / scale);
+        MGPU_TRY(difference(t, rank, e, k, &want));
+        *most = fmax(*most, fabs(want - gradient[k]) / scale);
     }
-    fprintf(to, "%-40s %8lld of %lld elements, largest difference %.2e\n", e->name,
-            (long long)checked, (long long)n, most);
-    *worst = fmax(*worst, most);
+    return 0;
+}
+
+static int check_rank(struct mgpu_trainer *t, int rank, const struct gradients *g, int64_t elements,
+                      double scale, FILE *to, double *worst)
+{
+    for (int i = 0; i < t->store[rank]->count; i++) {
+        const struct mgpu_stored *e = &t->store[rank]->entry[i];
+        int64_t n = e->bytes / 8;
+        double most;
+        if (e->role != MGPU_WEIGHT)
+            continue;
+        MGPU_TRY(check_weight(t, rank, e, g->at + e->offset / 8, elements, scale, &most));
+        fprintf(to, "%-40s %8lld of %lld elements, largest difference %.2e\n", e->name,
+                (long long)(n < elements ? n : elements), (long long)n, most);
+        *worst = fmax(*worst, most);
+    }
+    return 0;
+}
+
+static int keep_gradients(const struct mgpu_trainer *t, struct gradients *g, double *scale)
+{
+    for (int r = 0; r < t->plan->places; r++) {
+        g[r].bytes = t->store[r]->bytes[MGPU_BUFFER_GRADIENTS];
+        MGPU_TRY(mgpu_alloc((void **)&g[r].at, (uint64_t)g[r].bytes, "gradients"));
+        memcpy(g[r].at, mgpu_team_rank(t->team, r)->buffer[MGPU_BUFFER_GRADIENTS],
+               (size_t)g[r].bytes);
+        for (int64_t i = 0; i < g[r].bytes / 8; i++)
+            *scale = fmax(*scale, fabs(g[r].at[i]));
+    }
     return 0;
 }
 
 int mgpu_check_gradients(struct mgpu_trainer *t, int64_t elements, FILE *to, double *worst)
 {
+    struct gradients g[MGPU_MAX_RANKS] = {{0}};
     double loss, scale = 0;
     *worst = 0;
     if (t->lower.float_type != MGPU_DOUBLE)
         return mgpu_fail(MGPU_EUSAGE, "gradients are checked in float64 (--precision f64)");
     MGPU_TRY(loss_at(t, &loss));
-    int64_t n = t->store->bytes[MGPU_BUFFER_GRADIENTS];
-    double *gradient;
-    MGPU_TRY(mgpu_alloc((void **)&gradient, (uint64_t)n, "gradients"));
-    memcpy(gradient, mgpu_team_rank(t->team, 0)->buffer[MGPU_BUFFER_GRADIENTS], (size_t)n);
-    for (int64_t i = 0; i < n / 8; i++)
-        scale = fmax(scale, fabs(gradient[i]));
-    int rc = 0;
-    for (int i = 0; i < t->store->count && rc == 0; i++) {
-        const struct mgpu_stored *e = &t->store->entry[i];
-        if (e->role == MGPU_WEIGHT)
-            rc = check_weight(t, e, gradient + e->offset / 8, elements, scale > 0 ? scale : 1, to,
-                              worst);
-    }
-    mgpu_free(gradient);
+    int rc = keep_gradients(t, g, &scale);
+    for (int r = 0; r < t->plan->places && rc == 0; r++)
+        rc = check_rank(t, r, &g[r], elements, scale > 0 ? scale : 1, to, worst);
+    for (int r = 0; r < t->plan->places; r++)
+        mgpu_free(g[r].at);
     return rc;
 }

@@ -79,7 +79,7 @@ struct mgpu_trainer {
     void **labels;     /* by loss: the whole batch's */
     double *sample_weights;
 
-    struct mgpu_store_layout *store;
+    struct mgpu_store_layout *store[MGPU_MAX_RANKS]; /* by rank */
     int compiled_count;
     struct mgpu_compiled *compiled;
     double *result_sums; /* ranks x RESULT_SUMS */
@@ -108,6 +108,10 @@ int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_
 int mgpu_build_programs(struct mgpu_trainer *t, unsigned modes);
 struct mgpu_program *mgpu_find_program(const struct mgpu_trainer *t, enum mgpu_mode mode,
                                        int64_t batch, int rank);
+
+/* A stored tensor and the first rank that has it; NULL: no rank's graph uses it. */
+const struct mgpu_stored *mgpu_find_stored(const struct mgpu_trainer *t, const char *name,
+                                           int *rank);
 
 /* ---- weights_io.c: contents of the store ---- */
 int mgpu_fill_store(struct mgpu_trainer *t); /* from the file; states from their start */

@@ -6,10 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct output {
+    bool whole;   /* it has no samples: one value a batch */
+    bool summed;  /* it is the sum over the ranks of their terms */
+    double *term; /* ranks x elements */
+    int64_t elements;
+};
+
 struct sink {
     struct mgpu_predictions *file;
     int64_t base; /* samples before this batch */
-    bool *whole;  /* by output: it has no samples */
+    struct output *output;
 };
 
 /* Which axis counts the samples: where the batch's monomial stands. -1: none. */
@@ -48,7 +55,7 @@ static int check_whole(const struct mgpu_trainer *t, const struct mgpu_value *v,
 }
 
 static int describe_outputs(struct mgpu_trainer *t, struct mgpu_prediction_output **outputs,
-                            bool **whole, int *count)
+                            struct output **kinds, int *count)
 {
     struct mgpu_graph *g;
     int64_t batch = t->samples < t->batch ? t->samples : t->batch;
@@ -56,7 +63,7 @@ static int describe_outputs(struct mgpu_trainer *t, struct mgpu_prediction_outpu
     int rc = 0;
     *count = g->output_count;
     *outputs = MGPU_NEW_ARRAY(t->arena, struct mgpu_prediction_output, *count);
-    *whole = MGPU_NEW_ARRAY(t->arena, bool, *count);
+    *kinds = MGPU_NEW_ARRAY(t->arena, struct output, *count);
     for (int i = 0; i < *count && rc == 0; i++) {
         const struct mgpu_value *v = g->outputs[i];
         struct mgpu_prediction_output *o = &(*outputs)[i];
@@ -67,7 +74,10 @@ static int describe_outputs(struct mgpu_trainer *t, struct mgpu_prediction_outpu
         mgpu_value_dims(v, o->dims);
         if (axis < 0) {
             rc = mgpu_prefix(check_whole(t, v, o->name), "%s", t->path);
-            (*whole)[i] = true;
+            struct output *kind = &(*kinds)[i];
+            kind->whole = true;
+            kind->elements = mgpu_value_count(v);
+            kind->term = MGPU_NEW_ARRAY(t->arena, double, kind->elements *mgpu_team_size(t->team));
             if (o->rank == 0)
                 o->dims[o->rank++] = 1;
         } else {
@@ -84,13 +94,39 @@ static int after(struct mgpu_trainer *t, struct mgpu_rank *rank, struct mgpu_pro
 {
     struct sink *sink = context;
     (void)t;
-    for (int i = 0; i < p->results; i++) {
+    for (int i = 0; i < p->results && count; i++) {
         const struct mgpu_port *r = &p->result[i];
         const void *data = (char *)rank->buffer[MGPU_BUFFER_RESULTS] + r->offset;
-        if (sink->whole[i] && rank->rank == 0)
-            MGPU_TRY(mgpu_predictions_write(sink->file, i, 0, r->rank ? r->dims[0] : 1, data));
-        else if (!sink->whole[i] && count)
-            MGPU_TRY(mgpu_predictions_write(sink->file, i, sink->base + first, count, data));
+        int index = r->index;
+        struct output *o = &sink->output[index];
+        bool summed = o->whole && r->split.kind == MGPU_SPLIT_SUM;
+        if (rank->replica == 0)
+            o->summed = summed;
+        if (!o->whole)
+            MGPU_TRY(mgpu_predictions_write(sink->file, index, sink->base + first, count, data));
+        else if (summed)
+            mgpu_convert(o->term + rank->replica * o->elements, MGPU_DOUBLE, data, r->type,
+                         o->elements);
+        else if (rank->replica == 0)
+            MGPU_TRY(mgpu_predictions_write(sink->file, index, 0, r->rank ? r->dims[0] : 1, data));
+    }
+    return 0;
+}
+
+/* Writes what the ranks only have terms of. */
+static int write_sums(const struct mgpu_trainer *t, struct sink *sink,
+                      const struct mgpu_prediction_output *outputs, int count)
+{
+    for (int i = 0; i < count; i++) {
+        struct output *o = &sink->output[i];
+        if (!o->summed)
+            continue;
+        for (int r = 1; r < t->plan->replicas; r++)
+            for (int64_t k = 0; k < o->elements; k++)
+                o->term[k] += o->term[r * o->elements + k];
+        void *value = MGPU_NEW_ARRAY(t->arena, double, o->elements);
+        mgpu_convert(value, outputs[i].type, o->term, MGPU_DOUBLE, o->elements);
+        MGPU_TRY(mgpu_predictions_write(sink->file, i, 0, outputs[i].dims[0], value));
     }
     return 0;
 }
@@ -120,7 +156,10 @@ int mgpu_predict(struct mgpu_trainer *t, const char *path)
     struct sink sink = {0};
     struct mgpu_prediction_output *outputs;
     int count;
-    MGPU_TRY(describe_outputs(t, &outputs, &sink.whole, &count));
+    MGPU_TRY(describe_outputs(t, &outputs, &sink.output, &count));
     MGPU_TRY(mgpu_predictions_open(&sink.file, path, outputs, count));
-    return mgpu_predictions_close(sink.file, all_batches(t, &sink));
+    int rc = all_batches(t, &sink);
+    if (rc == 0)
+        rc = write_sums(t, &sink, outputs, count);
+    return mgpu_predictions_close(sink.file, rc);
 }

@@ -12,8 +12,9 @@
 static bool changes(const struct mgpu_trainer *t, int weight)
 {
     const struct mgpu_weight *w = &t->weights->weight[weight];
+    int rank;
     if (w->role != MGPU_ROLE_STATISTIC)
-        return w->role == MGPU_ROLE_TRAINED && mgpu_store_find(t->store, w->name);
+        return w->role == MGPU_ROLE_TRAINED && mgpu_find_stored(t, w->name, &rank);
     for (int i = 0; i < t->compiled_count; i++)
         for (int r = 0; r < MGPU_MAX_RANKS; r++) {
             const struct mgpu_program *p = t->compiled[i].program[r];
@@ -133,18 +134,24 @@ int mgpu_check_target(const char *path)
     return 0;
 }
 
+static int check_entry(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
+{
+    const char *data = mgpu_team_rank(t->team, rank)->buffer[e->buffer];
+    int64_t n = e->bytes / (int64_t)mgpu_dtype_size(e->type);
+    for (int64_t k = 0; k < n; k++) {
+        double v = mgpu_get_double(data + e->offset, e->type, k);
+        if (v - v != 0)
+            return mgpu_fail(MGPU_EINVALID, "weight '%s' is not finite: not saved", e->name);
+    }
+    return 0;
+}
+
 static int check_finite(const struct mgpu_trainer *t)
 {
-    for (int i = 0; i < t->store->count; i++) {
-        const struct mgpu_stored *e = &t->store->entry[i];
-        const char *data = mgpu_team_rank(t->team, 0)->buffer[e->buffer];
-        int64_t n = e->bytes / (int64_t)mgpu_dtype_size(e->type);
-        for (int64_t k = 0; e->role == MGPU_WEIGHT && k < n; k++) {
-            double v = mgpu_get_double(data + e->offset, e->type, k);
-            if (v - v != 0)
-                return mgpu_fail(MGPU_EINVALID, "weight '%s' is not finite: not saved", e->name);
-        }
-    }
+    for (int r = 0; r < t->plan->places; r++)
+        for (int i = 0; i < t->store[r]->count; i++)
+            if (t->store[r]->entry[i].role == MGPU_WEIGHT)
+                MGPU_TRY(check_entry(t, r, &t->store[r]->entry[i]));
     return 0;
 }
 

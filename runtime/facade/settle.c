@@ -175,8 +175,8 @@ int mgpu_settle_devices(struct mgpu_trainer *t)
     }
     if (o->deterministic)
         MGPU_TRY(mgpu_devices_multiplex(&t->devices, &ranks, o->deterministic));
-    MGPU_TRY(mgpu_team_new(&t->team, t->devices, ranks));
     t->plan = mgpu_plan_data(ranks);
+    MGPU_TRY(mgpu_team_new(&t->team, t->devices, t->plan->replicas, t->plan->places));
     t->result_sums = mgpu_xcalloc((size_t)ranks * MGPU_RESULT_SUMS, sizeof *t->result_sums);
     return 0;
 }
@@ -336,21 +336,57 @@ static int bind_loss(struct mgpu_trainer *t, struct mgpu_graph *g, int i)
                              loss->text, loss->label);
     }
     loss->sample_weights = t->options.sample_weight != NULL;
+    int64_t rows = d ? mgpu_feed_step_rows(t->train.feed, loss->label) : 0;
+    if (rows && d->rank < MGPU_MAX_RANK && d->rank > 0) { /* [steps * R, ...] as [steps, R, ...] */
+        int64_t dims[MGPU_MAX_RANK] = {d->dims[0] / rows, rows};
+        memcpy(dims + 2, d->dims + 1, sizeof *dims * (size_t)(d->rank - 1));
+        loss->by_step = true;
+        return mgpu_loss_bind(loss, g, y, d->type, d->rank + 1, dims, t->arena);
+    }
     return mgpu_loss_bind(loss, g, y, d ? d->type : MGPU_UNDEFINED, d ? d->rank : 0,
                           d ? d->dims : NULL, t->arena);
 }
 
+/* Labels of an output without samples: [1, R, ...], a step being one sample. */
+static bool is_step_label(const struct mgpu_value *v, int64_t rows)
+{
+    return rows && v->rank > 1 && mgpu_dim_has(v->dims[0], MGPU_BATCH);
+}
+
+/* The data must fill the input: one row a sample, or as many as --rows says. */
+static int check_rows(const struct mgpu_trainer *t, const struct mgpu_value *v, int axis,
+                      int64_t rows)
+{
+    char text[MGPU_VALUE_TEXT];
+    bool step_label = is_step_label(v, rows);
+    int at = axis + step_label;
+    bool samples = at < v->rank && mgpu_dim_has(v->dims[at], MGPU_BATCH);
+    bool fills = at < v->rank && v->dims[at].value == (rows ? rows : t->batch);
+    if (fills && samples == !rows && (!step_label || v->dims[0].value == 1))
+        return 0;
+    mgpu_value_text(text, NULL, v);
+    if (rows)
+        return mgpu_fail(MGPU_EUSAGE, "--rows %s=%lld: a step takes %s of it", v->name,
+                         (long long)rows, text);
+    return mgpu_fail(MGPU_EUSAGE,
+                     "'%s' is %s for %lld samples: axis %d does not count them; give --batch-axis "
+                     "%s=AXIS, or --rows %s=R when a step takes R rows",
+                     v->name, text, (long long)t->batch, axis, v->name, v->name);
+}
+
 /* A want for an input of the graph: its shape without the batch axis. */
-static void add_want(struct mgpu_trainer *t, const struct mgpu_value *v)
+static int add_want(struct mgpu_trainer *t, const struct mgpu_value *v)
 {
     struct mgpu_feed_want *w = &t->want[t->wants];
     int axis = t->train.feed ? mgpu_feed_axis(t->train.feed, v->name) : 0;
     int64_t rows = t->train.feed ? mgpu_feed_step_rows(t->train.feed, v->name) : 0;
     *w = (struct mgpu_feed_want){.name = mgpu_arena_string(t->arena, v->name), .type = v->type};
-    for (int k = 0; k < v->rank; k++)
-        if (k != axis)
+    bool step_label = is_step_label(v, rows);
+    for (int k = step_label; k < v->rank; k++)
+        if (k != axis + step_label)
             w->dims[w->rank++] = v->dims[k].value;
     t->step_rows[t->wants++] = rows;
+    return check_rows(t, v, axis, rows);
 }
 
 static int slot_of(const struct mgpu_trainer *t, const char *name)
@@ -450,9 +486,10 @@ int mgpu_settle_losses(struct mgpu_trainer *t)
     MGPU_TRY(mgpu_build_graph(&g, t, t->losses ? MGPU_MODE_EVALUATE : MGPU_MODE_PREDICT, t->batch));
     t->want = MGPU_NEW_ARRAY(t->arena, struct mgpu_feed_want, g->input_count);
     t->step_rows = MGPU_NEW_ARRAY(t->arena, int64_t, g->input_count);
-    for (int i = 0; i < g->input_count; i++)
-        add_want(t, g->inputs[i]);
+    for (int i = 0; i < g->input_count && rc == 0; i++)
+        rc = add_want(t, g->inputs[i]);
     mgpu_graph_free(g);
+    MGPU_TRY(rc);
     MGPU_TRY(settle_sources(t));
     return host_buffers(t);
 }

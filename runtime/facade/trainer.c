@@ -115,7 +115,8 @@ void mgpu_trainer_free(struct mgpu_trainer *t)
     free(t->compiled);
     mgpu_team_free(t->team);
     mgpu_plan_free(t->plan);
-    mgpu_store_layout_free(t->store);
+    for (int r = 0; r < MGPU_MAX_RANKS; r++)
+        mgpu_store_layout_free(t->store[r]);
     free_source(&t->train);
     free_source(&t->val);
     if (t->val.feed != t->train.feed)
@@ -244,7 +245,7 @@ static const char *batch_norm(const struct mgpu_trainer *t)
     if (!moves)
         return NULL;
     return t->lower.norm == MGPU_NORM_SYNC ? "over the whole batch (sync)"
-           : mgpu_team_size(t->team) > 1   ? "by each rank's own samples (--batch-norm sync: all)"
+           : t->plan->replicas > 1         ? "by each rank's own samples (--batch-norm sync: all)"
                                            : "by the batch";
 }
 

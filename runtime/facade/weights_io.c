@@ -24,9 +24,9 @@ static void fill_value(void *to, const struct mgpu_stored *e, double value)
         mgpu_set_double(to, e->type, i, value);
 }
 
-static int fill_entry(struct mgpu_trainer *t, const struct mgpu_stored *e)
+static int fill_entry(struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
 {
-    void *to = stored_at(t, 0, e);
+    void *to = stored_at(t, rank, e);
     if (e->role == MGPU_STATE) {
         for (int i = 0; i < t->start_count; i++)
             if (!strcmp(t->starts[i].name, e->name))
@@ -46,13 +46,21 @@ static int fill_entry(struct mgpu_trainer *t, const struct mgpu_stored *e)
 
 int mgpu_fill_store(struct mgpu_trainer *t)
 {
-    for (int i = 0; i < t->store->count; i++) {
-        const struct mgpu_stored *e = &t->store->entry[i];
-        MGPU_TRY(fill_entry(t, e));
-        for (int r = 1; r < mgpu_team_size(t->team); r++)
-            memcpy(stored_at(t, r, e), stored_at(t, 0, e), (size_t)e->bytes);
-    }
+    for (int r = 0; r < mgpu_team_size(t->team); r++)
+        for (int i = 0; i < t->store[r]->count; i++)
+            MGPU_TRY(fill_entry(t, r, &t->store[r]->entry[i]));
     return 0;
+}
+
+const struct mgpu_stored *mgpu_find_stored(const struct mgpu_trainer *t, const char *name,
+                                           int *rank)
+{
+    for (*rank = 0; *rank < mgpu_team_size(t->team); ++*rank) {
+        const struct mgpu_stored *e = mgpu_store_find(t->store[*rank], name);
+        if (e)
+            return e;
+    }
+    return NULL;
 }
 
 static void transpose(void *to, const void *from, enum mgpu_dtype type, int64_t rows, int64_t cols)
@@ -69,15 +77,16 @@ int mgpu_holder_array(struct mgpu_array *out, const struct mgpu_trainer *t, int 
     const struct mgpu_weight *w = &t->weights->weight[weight];
     const struct mgpu_holder *h = &w->holder[holder];
     const struct mgpu_array *a = &t->model->initializer[h->initializer].array;
-    const struct mgpu_stored *e = mgpu_store_find(t->store, w->name);
+    int rank;
+    const struct mgpu_stored *e = mgpu_find_stored(t, w->name, &rank);
     enum mgpu_dtype type = e ? e->type : a->type;
     MGPU_TRY(mgpu_array_init(out, type, a->rank, a->dims, w->name));
     if (!e)
         memcpy(out->data, a->data, (size_t)mgpu_array_count(a) * mgpu_dtype_size(type));
     else if (h->copy == MGPU_COPY_TRANSPOSED)
-        transpose(out->data, stored_at(t, 0, e), type, e->dims[0], e->dims[1]);
+        transpose(out->data, stored_at(t, rank, e), type, e->dims[0], e->dims[1]);
     else
-        memcpy(out->data, stored_at(t, 0, e), (size_t)e->bytes);
+        memcpy(out->data, stored_at(t, rank, e), (size_t)e->bytes);
     return 0;
 }
 
@@ -100,7 +109,9 @@ static const struct mgpu_weight *find_holder(const struct mgpu_trainer *t, const
 }
 
 struct place { /* of a weight in the ranks' memory */
-    const struct mgpu_stored *entry;
+    const struct mgpu_array *initial;
+    const struct mgpu_stored *entry; /* NULL: no node uses it, it stays as it is in the file */
+    int rank;                        /* the first that has it */
     enum mgpu_buffer buffer;
     bool transposed; /* the holder's layout is the other way round */
 };
@@ -110,14 +121,14 @@ static int find_place(struct place *out, const struct mgpu_trainer *t, const cha
 {
     const struct mgpu_holder *h;
     const struct mgpu_weight *w = find_holder(t, name, &h);
-    out->entry = w ? mgpu_store_find(t->store, w->name) : NULL;
-    if (!out->entry)
-        return mgpu_fail(MGPU_EINVALID, "%s: '%s' is no weight that is used", t->path, name);
-    int64_t n = out->entry->bytes / (int64_t)mgpu_dtype_size(out->entry->type);
-    if (n != count)
+    if (!w)
+        return mgpu_fail(MGPU_EINVALID, "%s: '%s' is no weight", t->path, name);
+    out->initial = &t->model->initializer[h->initializer].array;
+    out->entry = mgpu_find_stored(t, w->name, &out->rank);
+    if (mgpu_array_count(out->initial) != count)
         return mgpu_fail(MGPU_EINVALID, "%s: '%s' has %lld elements, not %lld", t->path, name,
-                         (long long)n, (long long)count);
-    out->buffer = out->entry->buffer;
+                         (long long)mgpu_array_count(out->initial), (long long)count);
+    out->buffer = out->entry ? out->entry->buffer : MGPU_BUFFER_FIXED;
     out->transposed = h->copy == MGPU_COPY_TRANSPOSED;
     return 0;
 }
@@ -139,9 +150,10 @@ static void *at_rank(const struct mgpu_trainer *t, int rank, const struct place 
 static void read_place(const struct mgpu_trainer *t, const struct place *p, double *to,
                        int64_t count)
 {
-    const void *from = at_rank(t, 0, p);
-    for (int64_t i = 0; i < count; i++)
-        to[i] = mgpu_get_double(from, p->entry->type, stored_index(p, i));
+    if (!p->entry)
+        mgpu_convert(to, MGPU_DOUBLE, p->initial->data, p->initial->type, count);
+    for (int64_t i = 0; p->entry && i < count; i++)
+        to[i] = mgpu_get_double(at_rank(t, p->rank, p), p->entry->type, stored_index(p, i));
 }
 
 int mgpu_weight_read(struct mgpu_trainer *t, const char *name, double *to, int64_t count)
@@ -156,6 +168,10 @@ int mgpu_gradient_read(struct mgpu_trainer *t, const char *name, double *to, int
 {
     struct place p;
     MGPU_TRY(find_place(&p, t, name, count));
+    if (!p.entry)
+        memset(to, 0, sizeof *to * (size_t)count);
+    if (!p.entry)
+        return 0;
     if (p.buffer != MGPU_BUFFER_WEIGHTS)
         return mgpu_fail(MGPU_EINVALID, "%s: '%s' is not trained: it has no gradient", t->path,
                          name);
@@ -168,8 +184,13 @@ int mgpu_weight_write(struct mgpu_trainer *t, const char *name, const double *fr
 {
     struct place p;
     MGPU_TRY(find_place(&p, t, name, count));
-    for (int r = 0; r < mgpu_team_size(t->team); r++)
-        for (int64_t i = 0; i < count; i++)
+    if (!p.entry)
+        return mgpu_fail(MGPU_EINVALID, "%s: no node uses '%s'", t->path, name);
+    const char *stored = p.entry->name;
+    for (int r = 0; r < mgpu_team_size(t->team); r++) {
+        p.entry = mgpu_store_find(t->store[r], stored);
+        for (int64_t i = 0; p.entry && i < count; i++)
             mgpu_set_double(at_rank(t, r, &p), p.entry->type, stored_index(&p, i), from[i]);
+    }
     return 0;
 }

@@ -90,7 +90,7 @@ static int shape(const struct mgpu_node *node)
     struct mgpu_dim none = mgpu_dim_const(0);
     int states = state_names(attrs_of(node), names);
     if (w->type != MGPU_FLOAT && w->type != MGPU_DOUBLE)
-        return mgpu_fail(MGPU_EINVALID, "update of a weight in %s", mgpu_dtype_name(w->type));
+        return mgpu_fail(MGPU_EUNSUPPORTED, "update of a weight in %s", mgpu_dtype_name(w->type));
     MGPU_TRY(check_like(node, G, "gradient"));
     MGPU_TRY(check_scalar(node, STEP, "the step"));
     MGPU_TRY(check_scalar(node, LR_FACTOR, "the rate's factor"));

@@ -49,8 +49,11 @@ struct mgpu_loss {
     int label_rank; /* of the whole batch array; 0 for MGPU_LOSS_OUTPUT */
     int label_batch_axis;
     struct mgpu_dim label_dims[MGPU_MAX_RANK]; /* with the batch's monomial */
-    /* Set by the caller: there is an input "sample_weight" [N] of the float type. */
-    bool sample_weights;
+
+    /* Set by the caller before binding. by_step: the label's rows belong to steps (--rows): the
+     * output has no axis of samples, a step is one; data_dims are [steps, R, ...]. sample_weights:
+     * there is an input "sample_weight" [N] of the float type. */
+    bool by_step, sample_weights;
 };
 
 /* Reads KIND[,name=value...] or KIND:OUTPUT:LABEL[,...]. Output and label names may contain ':' and

@@ -276,7 +276,7 @@ static int bind_loss(struct bind *b, struct mgpu_arena *arena)
                          mgpu_value_text(text, b->g, b->y));
     if (loss->kind == MGPU_LOSS_OUTPUT)
         return 0;
-    MGPU_TRY(mgpu_loss_shape_of(&b->shape, b->g, b->y));
+    MGPU_TRY(mgpu_loss_shape_of(&b->shape, b->g, b->y, loss->by_step));
     MGPU_TRY(mgpu_loss_has_classes(loss->kind) ? bind_classes(b) : bind_elements(b));
     if (loss->class_weights_file)
         MGPU_TRY(read_class_weights(loss, arena));

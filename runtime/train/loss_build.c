@@ -55,7 +55,7 @@ struct mgpu_value *mgpu_loss_weights(struct mgpu_graph *g, const struct mgpu_los
     int rank = 0, axis = mgpu_loss_has_classes(loss->kind) ? loss->axis : -1;
     if (!loss->sample_weights)
         return NULL;
-    int rc = mgpu_loss_shape_of(&shape, g, y);
+    int rc = mgpu_loss_shape_of(&shape, g, y, loss->by_step);
     if (rc < 0)
         return mgpu_build_fail(rc, "%s", mgpu_error());
     if (axis >= 0)

@@ -11,10 +11,11 @@ bool mgpu_loss_has_classes(enum mgpu_loss_kind kind);
 /* An output's shape with the samples on an axis of their own: [N*8,C] is [N,8,C]. */
 struct mgpu_loss_shape {
     int rank, batch;
+    bool added; /* the axis of samples is before all of y's, which is one sample */
     struct mgpu_dim dims[MGPU_MAX_RANK];
 };
 int mgpu_loss_shape_of(struct mgpu_loss_shape *out, const struct mgpu_graph *g,
-                       const struct mgpu_value *y);
+                       const struct mgpu_value *y, bool by_step);
 
 /* The axis of that shape that y's axis `axis` became. */
 int mgpu_loss_shape_axis(const struct mgpu_loss_shape *shape, const struct mgpu_value *y, int axis);

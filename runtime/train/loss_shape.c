@@ -16,11 +16,16 @@ static int batch_axis(const struct mgpu_value *y)
 }
 
 int mgpu_loss_shape_of(struct mgpu_loss_shape *out, const struct mgpu_graph *g,
-                       const struct mgpu_value *y)
+                       const struct mgpu_value *y, bool by_step)
 {
     char text[MGPU_VALUE_TEXT];
     struct mgpu_dim n = mgpu_dim_symbol(MGPU_BATCH, g->batch);
     int batch = batch_axis(y);
+    if (batch < 0 && by_step && g->batch == 1 && y->rank < MGPU_MAX_RANK) {
+        *out = (struct mgpu_loss_shape){.rank = y->rank + 1, .added = true, .dims = {n}};
+        memcpy(out->dims + 1, y->dims, sizeof *y->dims * (size_t)y->rank);
+        return 0;
+    }
     if (batch < 0)
         return mgpu_fail(MGPU_EINVALID,
                          "output '%s' %s has no axis of samples to compare with labels", y->name,
@@ -39,7 +44,7 @@ int mgpu_loss_shape_of(struct mgpu_loss_shape *out, const struct mgpu_graph *g,
 
 int mgpu_loss_shape_axis(const struct mgpu_loss_shape *shape, const struct mgpu_value *y, int axis)
 {
-    return axis > shape->batch ? axis + shape->rank - y->rank : axis;
+    return shape->added || axis > shape->batch ? axis + shape->rank - y->rank : axis;
 }
 
 void mgpu_loss_shape_drop(struct mgpu_loss_shape *shape, int axis)

@@ -30,6 +30,8 @@ struct run {
     struct saved before, after;
     double *loss;
     int64_t steps;
+    bool loss64; /* the loss to compare with was made in double */
+    bool whole;  /* all steps are taken: weights can be compared */
 };
 
 static void complain(struct run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -141,6 +143,8 @@ static double off_by(const double *got, const struct mgpu_array *want)
 static void judge(struct run *r, enum mgpu_case_what what, const char *name, double distance)
 {
     double limit = mgpu_golden_limit(&r->c.golden, whats[what]);
+    if (what == MGPU_CASE_LOSS && r->loss64)
+        limit = 2e-6; /* most are below 1e-9; some files hold rounded constants */
     double *worst = &r->result->distance[what];
     bool new_worst = !(distance <= *worst);
     if (new_worst)
@@ -253,18 +257,32 @@ static int compare_weights(struct run *r)
         const struct mgpu_array *before = stored_in(r, &r->before, want->name);
         double *got;
         MGPU_TRY(weight_after(r, want, &got));
-        keep_numbers(r, got, mgpu_array_count(&want->array));
         if (!before || mgpu_array_count(before) != mgpu_array_count(&want->array))
             return mgpu_fail(MGPU_EINVALID, "'%s' is not in the file", want->name);
         double change = norm(&want->array, before), off = off_by(got, &want->array);
-        if (!is_noise(r, want->name))
-            judge(r, MGPU_CASE_WEIGHTS, want->name, change > 0 ? off / change : off);
+        if (is_noise(r, want->name)) /* moved by what an optimizer makes of rounding */
+            continue;
+        keep_numbers(r, got, mgpu_array_count(&want->array));
+        judge(r, MGPU_CASE_WEIGHTS, want->name, change > 0 ? off / change : off);
     }
     return 0;
 }
 
+/* Keras's momentum is not in the file where the node has no such attribute. */
+static bool momentum_is_lost(const struct run *r)
+{
+    const struct mgpu_onnx_model *m = r->before.model;
+    bool lost = false;
+    for (int i = 0; i < m->node_total; i++)
+        if (!strcmp(m->all[i]->type, "BatchNormalization"))
+            lost = lost || !mgpu_onnx_attribute(m->all[i], "momentum");
+    return lost && m->producer == MGPU_PRODUCER_TENSORFLOW;
+}
+
 static int compare_statistics(struct run *r)
 {
+    if (momentum_is_lost(r))
+        return 0;
     for (int i = 0; i < r->c.statistics.count; i++) {
         const struct mgpu_golden_tensor *want = &r->c.statistics.tensor[i];
         double *got, size = norm(&want->array, NULL);
@@ -340,17 +358,12 @@ static void compare_losses(struct run *r)
     keep_numbers(r, r->loss, r->steps);
 }
 
-static bool all_steps(const struct run *r)
-{
-    return !r->request->steps || r->request->steps >= r->c.golden.steps;
-}
-
 static int train(struct run *r)
 {
     MGPU_TRY(save_as(r, "before.onnx", &r->before));
     MGPU_TRY(take_steps(r));
     compare_losses(r);
-    if (!all_steps(r))
+    if (!r->whole)
         return 0;
     MGPU_TRY(save_as(r, "after.onnx", &r->after));
     MGPU_TRY(compare_weights(r));
@@ -405,6 +418,7 @@ static int open_case(struct run *r)
                   {"statistics", &r->c.statistics}};
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         MGPU_TRY(mgpu_golden_read(&r->c.golden, groups[i].name, groups[i].group));
+    r->loss64 = f64 && !q->defaults && r->c.loss.count;
     if (!r->c.loss.count) /* no answer in double */
         MGPU_TRY(mgpu_golden_read(&r->c.golden, "loss", &r->c.loss));
     MGPU_TRY(read_model(&original, r->c.golden.model));
@@ -459,7 +473,8 @@ static int run_case(struct run *r)
     }
     MGPU_TRY(mgpu_case_train_options(&o, &r->c, q->devices, q->ranks, q->defaults));
     o.precision = q->precision;
-    if (q->steps && q->steps < r->c.golden.steps)
+    r->whole = !q->steps || q->steps >= r->c.golden.steps;
+    if (!r->whole)
         o.steps = r->c.golden.steps = q->steps;
     int rc = mgpu_trainer_new(&r->trainer, r->c.golden.model, &o);
     struct json_object *refused = refusal(r);

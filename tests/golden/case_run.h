@@ -41,7 +41,7 @@ struct mgpu_case_result {
     bool refused;                     /* as the case demands */
     double distance[MGPU_CASE_WHATS]; /* the worst; -1: not compared */
     double seconds;
-    int64_t numbers; /* every loss, then every weight and statistic */
+    int64_t numbers; /* every loss, every weight and statistic, but no weight of zero gradient */
     double *number;
 };
 

@@ -75,8 +75,7 @@ static int feed(const struct forward *f, struct mgpu_run *run)
                 continue;
             MGPU_TRY(mgpu_golden_slice(&f->golden, &f->inputs.tensor[k], 0, &rows));
             CHECK(mgpu_array_count(&rows) == mgpu_value_count(v));
-            mgpu_convert(mgpu_run_data(run, v), v->type, rows.data, rows.type,
-                         mgpu_value_count(v));
+            mgpu_convert(mgpu_run_data(run, v), v->type, rows.data, rows.type, mgpu_value_count(v));
             mgpu_array_free(&rows);
         }
     }

@@ -209,7 +209,8 @@ static void compile_all(struct world *w, struct mgpu_plan *plan, struct mgpu_sto
                 widen(bytes, w->program[r][n]->bytes);
         }
     widen(bytes, store->bytes);
-    CHECK_OK(mgpu_team_allocate(w->team, bytes));
+    for (int r = 0; r < w->ranks; r++)
+        CHECK_OK(mgpu_rank_allocate(mgpu_team_rank(w->team, r), bytes));
     for (int r = 0; r < w->ranks; r++)
         for (int64_t n = 1; n <= SAMPLES; n++)
             mgpu_program_bind(w->program[r][n], mgpu_team_rank(w->team, r)->buffer);
@@ -224,7 +225,7 @@ static int64_t train(int ranks, int pieces, double *losses, double *out)
     struct mgpu_rank_device *devices;
     int n;
     CHECK_OK(mgpu_devices_parse(&devices, &n, "cpu:0-3", 1));
-    CHECK_OK(mgpu_team_new(&w.team, devices, ranks));
+    CHECK_OK(mgpu_team_new(&w.team, devices, ranks, 1));
     struct mgpu_plan *plan = mgpu_plan_data(ranks);
     plan->bucket_bytes = 64; /* several buckets */
     struct mgpu_store_layout *store = mgpu_store_layout_new();

@@ -203,6 +203,34 @@ static void test_rows_of_a_sample(void)
     mgpu_graph_free(s.g);
 }
 
+/* The rows of a label belong to steps of 4 (--rows): y [4,3] has no axis of samples. */
+static void test_step_rows(void)
+{
+    static const int64_t data[] = {15, 4}, bad[] = {0, 2, 3, 1}, rows[] = {7};
+    struct setup s;
+    struct mgpu_run run;
+    double count;
+    start(&s, MGPU_DOUBLE, 0, 2, (int64_t[]){4, 3});
+    s.x->dims[0] = mgpu_dim_symbol(1, 4);
+    s.g->batch = 1;
+    s.y = mgpu_copy(s.g, s.x);
+    CHECK_OK(parse(&s, "cross_entropy"));
+    CHECK_FAILS(bind_loss(&s, MGPU_INT64, 2, data), "no axis of samples");
+    s.loss.by_step = true;
+    CHECK_OK(bind_loss(&s, MGPU_INT64, 2, data));
+    CHECK_OK(mgpu_loss_build(s.g, &s.loss, 0, s.y, &s.value));
+    mgpu_run_init(&run, s.g, &mgpu_backend_ref);
+    CHECK_OK(mgpu_run_feed(&run, input(&s, "label"), (double[]){0, 2, -100, 1}));
+    CHECK_OK(
+        mgpu_loss_count(&count, &s.loss, 1, mgpu_run_data(&run, input(&s, "label")), NULL, NULL));
+    CHECK(count == 3);
+    CHECK_OK(mgpu_run_all(&run));
+    CHECK_NEAR(*mgpu_run_doubles(&run, s.value), 3 * log(3), 1e-14);
+    CHECK_FAILS(mgpu_loss_count(&count, &s.loss, 1, bad, NULL, rows), "sample 7: 3 is");
+    mgpu_run_free(&run);
+    mgpu_graph_free(s.g);
+}
+
 /* The graph's own loss: one number, or one a sample; times the piece's share. */
 static void test_output(void)
 {
@@ -411,6 +439,7 @@ int main(void)
     test_through_views();
     test_through_flat_softmax();
     test_rows_of_a_sample();
+    test_step_rows();
     test_output();
     test_shared_labels();
     test_names();

@@ -129,6 +129,10 @@ struct mgpu_outline *mgpu_outline_new(const struct mgpu_graph *g)
     o->input = MGPU_NEW_ARRAY(arena, const char *, g->input_count);
     for (int i = 0; i < g->input_count; i++)
         o->input[i] = mgpu_arena_string(arena, g->inputs[i]->name);
+    o->weight = MGPU_NEW_ARRAY(arena, const char *, g->parameter_count);
+    for (int i = 0; i < g->parameter_count; i++)
+        if (g->parameters[i].role == MGPU_WEIGHT)
+            o->weight[o->weights++] = mgpu_arena_string(arena, g->parameters[i].name);
     add_nodes(o, g);
     add_origins(o, g, MGPU_NEW_ARRAY(arena, int, g->value_count));
     add_edges(o, g);

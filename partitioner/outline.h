@@ -28,7 +28,9 @@ struct mgpu_outline {
     int edges;
     struct mgpu_outline_edge *edge;
     int inputs;
-    const char **input;       /* names of the graph's inputs */
+    const char **input; /* names of the graph's inputs */
+    int weights;
+    const char **weight;      /* names of the trained parameters */
     struct mgpu_names *index; /* key to its node */
 };
 

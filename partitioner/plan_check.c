@@ -61,17 +61,8 @@ static int differs(const struct check *c, const char *what)
                      p->model_file, p->sha256, c->model_path, c->sha256, what);
 }
 
-static const char *nearest_node(const struct check *c, const char *name)
-{
-    const char **names = MGPU_NEW_ARRAY(c->arena, const char *, c->model->nodes);
-    for (int i = 0; i < c->model->nodes; i++)
-        names[i] = c->model->node[i].output;
-    return mgpu_nearest(name, names, c->model->nodes);
-}
-
-/* Nodes of the plan that the model does not compute: what the losses do not need, or another name
- * than the one meant. */
-static int check_unknown(struct check *c)
+/* What the plan places and nothing computes here: not needed by these losses, or misspelt. */
+static const char *first_unknown(struct check *c)
 {
     const char *unknown = NULL;
     for (int i = 0; i < c->plan->nodes; i++) {
@@ -81,25 +72,50 @@ static int check_unknown(struct check *c)
         else if (!unknown)
             unknown = c->plan->node[i].output;
     }
-    if (!unknown)
-        return 0;
-    const char *near = nearest_node(c, unknown);
-    return differs(c, mgpu_arena_format(c->arena, "nothing computes '%s' here%s%s%s", unknown,
-                                        near ? "; did you mean '" : "", near ? near : "",
-                                        near ? "'?" : ""));
+    return unknown;
 }
 
-static int check_placed(struct check *c)
+/* Losses and metrics of outputs that no node is called after run at the first place. */
+static bool may_be_missing(const struct mgpu_outline_node *n)
 {
+    return !strcmp(n->type, "loss") || !strcmp(n->type, "metric");
+}
+
+static int check_nodes(struct check *c)
+{
+    const char *unknown = first_unknown(c);
     for (int i = 0; i < c->model->nodes; i++) {
         const struct mgpu_outline_node *n = &c->model->node[i];
-        const struct mgpu_plan_node *p = c->position[i] < 0 ? NULL : &c->plan->node[c->position[i]];
-        if (!p)
+        if (c->position[i] < 0 && may_be_missing(n))
+            continue;
+        if (c->position[i] < 0)
             return differs(
-                c, mgpu_arena_format(c->arena, "'%s' (%s) has no device", n->output, n->type));
+                c, mgpu_arena_format(c->arena, "'%s' (%s) has no device%s%s%s", n->output, n->type,
+                                     unknown ? "; the plan has '" : "", unknown ? unknown : "",
+                                     unknown ? "', which nothing computes" : ""));
+        const struct mgpu_plan_node *p = &c->plan->node[c->position[i]];
         if (strcmp(p->type, n->type))
             return differs(c, mgpu_arena_format(c->arena, "'%s' is %s in the plan, %s here",
                                                 n->output, p->type, n->type));
+    }
+    if (unknown && strcmp(c->plan->sha256, c->sha256))
+        return differs(c, mgpu_arena_format(c->arena, "nothing computes '%s' here", unknown));
+    return 0;
+}
+
+static int check_owners(const struct check *c)
+{
+    const struct mgpu_outline *m = c->model;
+    struct mgpu_names *known = mgpu_names_new(c->arena);
+    for (int i = 0; i < m->weights; i++)
+        mgpu_names_set(known, m->weight[i], m->weight[i]);
+    for (int i = 0; i < c->plan->owners; i++) {
+        const char *name = c->plan->owner[i].parameter;
+        if (mgpu_names_get(known, name))
+            continue;
+        const char *near = mgpu_nearest(name, m->weight, m->weights);
+        return mgpu_fail(MGPU_EINVALID, "owners: the model has no weight '%s'%s%s%s", name,
+                         near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     }
     return 0;
 }
@@ -109,7 +125,7 @@ static int check_order(const struct check *c)
 {
     for (int i = 0; i < c->model->edges; i++) {
         const struct mgpu_outline_edge *e = &c->model->edge[i];
-        if (c->position[e->from] > c->position[e->to])
+        if (c->position[e->to] >= 0 && c->position[e->from] > c->position[e->to])
             return mgpu_fail(MGPU_EINVALID,
                              "a circle: '%s' stands before '%s', which it needs (nodes run in the "
                              "plan's order)",
@@ -169,8 +185,8 @@ static int check_rewrite(const struct check *c, const struct mgpu_plan_rewrite *
 
 static int check_all(struct check *c)
 {
-    MGPU_TRY(check_unknown(c));
-    MGPU_TRY(check_placed(c));
+    MGPU_TRY(check_nodes(c));
+    MGPU_TRY(check_owners(c));
     MGPU_TRY(check_order(c));
     for (int i = 0; i < c->plan->rewrites; i++)
         MGPU_TRY(mgpu_prefix(check_rewrite(c, &c->plan->rewrite[i]), "rewrites[%d]", i));
@@ -195,4 +211,33 @@ int mgpu_plan_check(const struct mgpu_plan_file *plan, const struct mgpu_outline
                   "are the same",
                   plan->model_file, plan->sha256, model_path, sha256);
     return rc;
+}
+
+/* ---- For the runtime ------------------------------------------------------------------------- */
+
+int mgpu_plan_from_file(struct mgpu_plan **out, const struct mgpu_plan_file *file)
+{
+    if (file->replicas * file->places > MGPU_MAX_RANKS)
+        return mgpu_fail(MGPU_EUNSUPPORTED, "%d devices: at most %d can train together",
+                         file->replicas * file->places, MGPU_MAX_RANKS);
+    struct mgpu_plan *plan = mgpu_plan_new(file->replicas, file->places);
+    for (int i = 0; i < file->nodes; i++)
+        mgpu_plan_place(plan, file->node[i].output, file->node[i].place);
+    for (int i = 0; i < file->owners; i++)
+        mgpu_plan_own(plan, file->owner[i].parameter, file->owner[i].place);
+    plan->rewrites = file->rewrites;
+    plan->rewrite = mgpu_xcalloc((size_t)file->rewrites, sizeof *plan->rewrite);
+    for (int i = 0; i < file->rewrites; i++) {
+        const struct mgpu_plan_rewrite *r = &file->rewrite[i];
+        struct mgpu_rewrite *to = &plan->rewrite[i];
+        to->kind = mgpu_arena_string(plan->arena, r->kind);
+        to->outputs = r->outputs;
+        to->output = MGPU_NEW_ARRAY(plan->arena, const char *, r->outputs);
+        for (int k = 0; k < r->outputs; k++)
+            to->output[k] = mgpu_arena_string(plan->arena, r->output[k]);
+    }
+    if (file->bucket_bytes)
+        plan->bucket_bytes = file->bucket_bytes;
+    *out = plan;
+    return 0;
 }

@@ -89,7 +89,7 @@ static void find_edges(const struct mgpu_outline *o, const struct mgpu_graph *g,
             if (!v || v->kind != MGPU_VALUE_RESULT || !is_forward(v->producer))
                 continue;
             int from = node_of(o, v->producer);
-            if (from == to || last_user[v->id] == to + 1)
+            if (from >= to || last_user[v->id] == to + 1) /* its own, or entangled */
                 continue;
             last_user[v->id] = to + 1;
             append(list, count, from, to, mgpu_value_bytes(v));

@@ -242,7 +242,6 @@ int mgpu_plan_file_print(const struct mgpu_plan_file *plan, FILE *to)
 
 int mgpu_plan_file_write(const struct mgpu_plan_file *plan, const char *path)
 {
-    struct mgpu_atomic_file f;
     char *text = NULL;
     size_t size = 0;
     FILE *memory = open_memstream(&text, &size);
@@ -252,11 +251,7 @@ int mgpu_plan_file_write(const struct mgpu_plan_file *plan, const char *path)
     if (fclose(memory) && rc == 0)
         rc = mgpu_fail(MGPU_ENOMEM, "%s: no memory for the plan", path);
     if (rc == 0)
-        rc = mgpu_atomic_open(&f, path);
-    if (rc == 0) {
-        rc = mgpu_atomic_write(&f, text, size);
-        rc = rc < 0 ? mgpu_atomic_abort(&f, rc) : mgpu_atomic_commit(&f);
-    }
+        rc = mgpu_atomic_save(path, text, size);
     free(text);
     return rc;
 }

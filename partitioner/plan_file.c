@@ -67,6 +67,33 @@ const char *mgpu_plan_file_place(const struct mgpu_plan_file *plan, int place)
     return text;
 }
 
+static int set_replicas(struct mgpu_plan_file *plan, const int *device, int count)
+{
+    plan->replicas = count;
+    plan->places = count > 1 ? device[1] - device[0] : plan->devices;
+    if (plan->places < 1 || (int64_t)plan->replicas * plan->places > plan->devices)
+        return mgpu_fail(MGPU_EINVALID, "the devices of a node must be listed in their order");
+    return 0;
+}
+
+int mgpu_plan_file_find(struct mgpu_plan_file *plan, const int *device, int count)
+{
+    if (!plan->replicas)
+        MGPU_TRY(set_replicas(plan, device, count));
+    if (count != plan->replicas)
+        return mgpu_fail(MGPU_EINVALID,
+                         "%d device%s, but the first node has %d: every node is computed in the "
+                         "same number of parts",
+                         count, count == 1 ? "" : "s", plan->replicas);
+    for (int r = 0; r < count; r++)
+        if (device[r] != device[0] + r * plan->places || device[0] >= plan->places)
+            return mgpu_fail(MGPU_EINVALID,
+                             "the parts of a node must lie %d devices apart, as those of the first "
+                             "node do, from one of the first %d on",
+                             plan->places, plan->places);
+    return device[0];
+}
+
 /* ---- Text ------------------------------------------------------------------------------------ */
 
 static void put(struct json_object *o, const char *key, struct json_object *value)

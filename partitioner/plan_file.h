@@ -94,6 +94,10 @@ void mgpu_plan_file_devices(struct mgpu_plan_file *plan, int count, const char *
 /* The devices of a place: "cpu:0", "cpu:0,cpu:2", "all". Lives in the plan's arena. */
 const char *mgpu_plan_file_place(const struct mgpu_plan_file *plan, int place);
 
+/* The place that these devices are together, or MGPU_EINVALID. The first set that is asked for says
+ * how many replicas there are and how far apart: plan->replicas is 0 until then. */
+int mgpu_plan_file_find(struct mgpu_plan_file *plan, const int *device, int count);
+
 /* Writes it: the file is the old one or the new one. */
 int mgpu_plan_file_write(const struct mgpu_plan_file *plan, const char *path);
 /* The same text, to a stream. */

@@ -253,32 +253,6 @@ static int parse_set(struct mgpu_plan_file *plan, const char *word, struct set *
     return 0;
 }
 
-/* The first node says how many replicas there are, and how far apart. */
-static int set_replicas(struct mgpu_plan_file *plan, const struct set *s)
-{
-    plan->replicas = s->count;
-    plan->places = s->count > 1 ? s->device[1] - s->device[0] : plan->devices;
-    if (plan->places < 1 || (int64_t)plan->replicas * plan->places > plan->devices)
-        return mgpu_fail(MGPU_EINVALID, "the devices of a node must be listed in their order");
-    return 0;
-}
-
-static int place_of_set(const struct mgpu_plan_file *plan, const struct set *s, const char *word)
-{
-    if (s->count != plan->replicas)
-        return mgpu_fail(MGPU_EINVALID,
-                         "'%s' are %d devices, those of the first node %d: every node is computed "
-                         "in the same number of parts",
-                         word, s->count, plan->replicas);
-    for (int r = 0; r < s->count; r++)
-        if (s->device[r] != s->device[0] + r * plan->places || s->device[0] >= plan->places)
-            return mgpu_fail(MGPU_EINVALID,
-                             "'%s': the parts of a node must lie %d devices apart, as those of the "
-                             "first node, from one of the first %d on",
-                             word, plan->places, plan->places);
-    return s->device[0];
-}
-
 /* The place that a text names. Most nodes stand where one before stood: texts are remembered. */
 static int read_place(struct mgpu_plan_file *plan, struct mgpu_names *seen, const char *word,
                       int *out)
@@ -290,9 +264,7 @@ static int read_place(struct mgpu_plan_file *plan, struct mgpu_names *seen, cons
         return 0;
     }
     MGPU_TRY(parse_set(plan, word, &s));
-    if (!plan->replicas)
-        MGPU_TRY(set_replicas(plan, &s));
-    *out = place_of_set(plan, &s, word);
+    *out = mgpu_plan_file_find(plan, s.device, s.count);
     MGPU_TRY(*out);
     mgpu_names_set(seen, word, mgpu_arena_copy(plan->arena, out, sizeof *out));
     return 0;

@@ -47,7 +47,8 @@ struct mgpu_source {
 struct mgpu_trainer {
     struct mgpu_arena *arena;
     struct mgpu_options options;
-    char *path; /* of the model */
+    char *path;    /* of the model */
+    bool planning; /* there are no data, and labels are made up */
 
     struct mgpu_onnx_file *file;
     struct mgpu_onnx_model *model;
@@ -97,6 +98,7 @@ int mgpu_settle_model(struct mgpu_trainer *t);   /* file, model, weights, lower 
 int mgpu_settle_devices(struct mgpu_trainer *t); /* team, plan */
 int mgpu_settle_data(struct mgpu_trainer *t);    /* feeds opened, input sizes */
 int mgpu_settle_losses(struct mgpu_trainer *t);  /* losses, metrics, wants bound */
+int mgpu_settle_optimizer(struct mgpu_trainer *t);
 int mgpu_text_count(const char *const *list);
 
 /* ---- build.c: graphs and programs ---- */

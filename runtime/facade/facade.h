@@ -101,6 +101,16 @@ int mgpu_settle_losses(struct mgpu_trainer *t);  /* losses, metrics, wants bound
 int mgpu_settle_optimizer(struct mgpu_trainer *t);
 int mgpu_text_count(const char *const *list);
 
+/* ---- partition.c: planning ---- */
+
+/* A trainer without data and ranks: it only builds graphs. Labels are made up. */
+int mgpu_trainer_planning(struct mgpu_trainer **out, const char *model,
+                          const struct mgpu_options *options);
+/* What the planner asks of a trainer (of this kind or a real one). */
+struct mgpu_planner_model;
+void mgpu_planner_model_of(struct mgpu_planner_model *out, struct mgpu_trainer *t,
+                           const char *precision);
+
 /* ---- build.c: graphs and programs ---- */
 
 /* The graph of a mode at a local batch, before the plan. */

@@ -651,6 +651,7 @@ int mgpu_plan_apply(struct mgpu_graph *g, const struct mgpu_plan *plan, int rank
                     struct mgpu_applied *applied)
 {
     assert(rank >= 0 && rank < mgpu_plan_ranks(plan));
+    mgpu_graph_prune(g); /* so that what is sent is needed where it goes */
     applied->output = MGPU_NEW_ARRAY(g->arena, struct mgpu_split, g->output_count);
     applied->index = MGPU_NEW_ARRAY(g->arena, int, g->output_count);
     if (mgpu_plan_ranks(plan) == 1 && pieces == 1)

@@ -6,42 +6,51 @@
 
 #include <stdlib.h>
 
-/* clock[i][q]: instructions of queue q up to this position (in the list) are complete before
- * instruction i starts; -1: none. */
-typedef int clock_of[MGPU_QUEUES];
-
-static void join(clock_of into, const clock_of from)
+/* One stream computes, each group communicates in one of its own. */
+static int stream_of(const struct mgpu_instruction *in)
 {
-    for (int q = 0; q < MGPU_QUEUES; q++)
-        if (from[q] > into[q])
-            into[q] = from[q];
+    return in->queue == MGPU_QUEUE_COMPUTE ? 0 : 1 + in->group;
 }
 
-static void replay(const struct mgpu_program *p, clock_of *before)
+/* before[i * streams + s]: the last instruction of stream s that is complete before i starts; -1:
+ * none. */
+static void join(int *into, const int *from, int streams)
+{
+    for (int s = 0; s < streams; s++)
+        if (from[s] > into[s])
+            into[s] = from[s];
+}
+
+/* Everything that is complete when `from` is. */
+static void follow(int *into, const int *before, const struct mgpu_program *p, int from,
+                   int streams)
+{
+    int own = stream_of(&p->instruction[from]);
+    join(into, before + from * streams, streams);
+    if (into[own] < from)
+        into[own] = from;
+}
+
+static void replay(const struct mgpu_program *p, int *before, int streams)
 {
     int *set_by = mgpu_xcalloc((size_t)p->events + 1, sizeof *set_by);
-    int last[MGPU_QUEUES] = {-1, -1};
+    int *last = mgpu_xcalloc((size_t)streams, sizeof *last); /* + 1 */
     for (int i = 0; i < p->instructions; i++) {
         const struct mgpu_instruction *in = &p->instruction[i];
-        for (int q = 0; q < MGPU_QUEUES; q++)
-            before[i][q] = -1;
-        if (last[in->queue] >= 0) {
-            join(before[i], before[last[in->queue]]);
-            before[i][in->queue] = last[in->queue];
-        }
-        for (int w = 0; w < in->waits; w++) {
-            int from = set_by[in->wait[w]] - 1;
-            if (from < 0)
-                continue;
-            join(before[i], before[from]);
-            if (before[i][p->instruction[from].queue] < from)
-                before[i][p->instruction[from].queue] = from;
-        }
+        int *mine = before + i * streams, own = stream_of(in);
+        for (int s = 0; s < streams; s++)
+            mine[s] = -1;
+        if (last[own])
+            follow(mine, before, p, last[own] - 1, streams);
+        for (int w = 0; w < in->waits; w++)
+            if (set_by[in->wait[w]])
+                follow(mine, before, p, set_by[in->wait[w]] - 1, streams);
         if (in->signal >= 0)
             set_by[in->signal] = i + 1;
-        last[in->queue] = i;
+        last[own] = i + 1;
     }
     free(set_by);
+    free(last);
 }
 
 static bool conflict(const struct mgpu_operand *a, const struct mgpu_operand *b)
@@ -61,13 +70,16 @@ static bool touch(const struct mgpu_instruction *a, const struct mgpu_instructio
 
 int mgpu_program_check(const struct mgpu_program *p)
 {
-    clock_of *before = mgpu_xcalloc((size_t)p->instructions + 1, sizeof *before);
-    int rc = 0;
-    replay(p, before);
+    int streams = 1, rc = 0;
+    for (int i = 0; i < p->instructions; i++)
+        if (stream_of(&p->instruction[i]) >= streams)
+            streams = stream_of(&p->instruction[i]) + 1;
+    int *before = mgpu_xcalloc((size_t)p->instructions * (size_t)streams + 1, sizeof *before);
+    replay(p, before, streams);
     for (int i = 0; i < p->instructions && rc == 0; i++)
         for (int k = 0; k < i && rc == 0; k++) {
             const struct mgpu_instruction *a = &p->instruction[k], *b = &p->instruction[i];
-            if (before[i][a->queue] < k && touch(a, b))
+            if (before[i * streams + stream_of(a)] < k && touch(a, b))
                 rc = mgpu_fail(MGPU_EINTERNAL,
                                "instructions %d (%s) and %d (%s) touch the same memory without "
                                "an order",

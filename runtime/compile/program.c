@@ -3,6 +3,7 @@
 #include "runtime/base/status.h"
 #include "runtime/compile/storage.h"
 #include "runtime/graph/step_scalar.h"
+#include "runtime/ops/accumulate.h"
 #include "runtime/ops/comm.h"
 
 #include <assert.h>
@@ -26,6 +27,11 @@ static void reach(const struct mgpu_value *v, bool *live)
         live[v->producer->id] = true;
 }
 
+static bool communicates(const struct mgpu_node *node)
+{
+    return node->op->flags & MGPU_OP_COMMUNICATION;
+}
+
 static void find_live(struct compile *c)
 {
     const struct mgpu_graph *g = c->g;
@@ -35,28 +41,31 @@ static void find_live(struct compile *c)
     }
     for (int i = 0; i < g->output_count; i++)
         reach(g->outputs[i], c->live);
-    for (int n = g->node_count - 1; n >= 0; n--)
+    for (int n = g->node_count - 1; n >= 0; n--) {
+        c->live[n] = c->live[n] || communicates(g->nodes[n]); /* others wait for it */
         for (int i = 0; c->live[n] && i < g->nodes[n]->inputs; i++)
             reach(g->nodes[n]->input[i], c->live);
-}
-
-static bool communicates(const struct mgpu_node *node)
-{
-    return node->op->flags & MGPU_OP_COMMUNICATION;
+    }
 }
 
 /* A rank without samples takes part in communication and changes its weights like the others; the
- * nodes between the two run on it as well. */
+ * nodes between the two run on it as well. It adds nothing to the gradients stored so far. */
 static void find_idle(struct compile *c)
 {
     const struct mgpu_graph *g = c->g;
     for (int i = 0; i < g->parameter_count; i++)
         reach(g->parameters[i].next, c->idle);
     for (int n = g->node_count - 1; n >= 0; n--) {
-        bool stop = communicates(g->nodes[n]);
-        for (int i = 0; c->idle[n] && !stop && i < g->nodes[n]->inputs; i++)
-            reach(g->nodes[n]->input[i], c->idle);
-        c->idle[n] = c->live[n] && (c->idle[n] || stop);
+        const struct mgpu_node *node = g->nodes[n];
+        bool stop = communicates(node) || node->op == &mgpu_op_accumulate;
+        for (int i = 0; i < node->inputs; i++) {
+            const struct mgpu_value *v = node->input[i];
+            bool update = node->op == &mgpu_op_send && v->kind == MGPU_VALUE_RESULT &&
+                          v->producer->origin.role == MGPU_UPDATE;
+            if (stop ? update : c->idle[n]) /* others' updates may need what is sent */
+                reach(v, c->idle);
+        }
+        c->idle[n] = c->live[n] && (stop ? communicates(node) : c->idle[n]);
     }
 }
 
@@ -215,6 +224,15 @@ static void add_wait(struct mgpu_program *p, struct mgpu_instruction *in, int ev
     in->wait = more;
 }
 
+/* Communication of one group runs in order by itself. */
+static bool same_stream(const struct mgpu_program *p, const struct mgpu_instruction *in, int event)
+{
+    for (int k = 0; k < p->instructions; k++)
+        if (p->instruction[k].signal == event)
+            return in->queue == MGPU_QUEUE_COMMUNICATION && p->instruction[k].group == in->group;
+    return false;
+}
+
 /* Communication waits for the computation before it; whoever touches its memory later waits for it.
  */
 static void add_events(struct compile *c)
@@ -229,7 +247,7 @@ static void add_events(struct compile *c)
             const struct mgpu_value *v =
                 i < in->inputs ? in->node->input[i] : in->node->output[i - in->inputs];
             int *event = v ? &pending[c->storage.root[v->id]] : NULL;
-            if (event && *event && in->queue == MGPU_QUEUE_COMPUTE)
+            if (event && *event && !same_stream(p, in, *event - 1))
                 add_wait(p, in, *event - 1);
             if (event && in->queue == MGPU_QUEUE_COMMUNICATION)
                 *event = p->events + 1;

@@ -1,9 +1,9 @@
 /* A program: one rank's graph at one batch size, compiled to a list of instructions.
  *
  * An instruction is a kernel with operands (buffer, offset, type, dims, read or written), the queue
- * it runs in, the events it waits for and the one it sets. Queue 0 computes, queue 1 communicates;
- * a queue runs in order, and only events order the two. mgpu_program_check replays the list and
- * fails on two conflicting accesses without an order.
+ * it runs in, the events it waits for and the one it sets. One queue computes; each group of ranks
+ * that communicate has another. A queue runs in order, and only events order two of them.
+ * mgpu_program_check replays the list and fails on two conflicting accesses without an order.
  *
  * Several programs share a rank's stored weights (store.h). The arena, inputs and results are
  * shared too: programs run one after another.
@@ -22,7 +22,7 @@ struct mgpu_operand {
     bool read, write;
 };
 
-enum { MGPU_QUEUE_COMPUTE, MGPU_QUEUE_COMMUNICATION, MGPU_QUEUES };
+enum { MGPU_QUEUE_COMPUTE, MGPU_QUEUE_COMMUNICATION };
 
 struct mgpu_instruction {
     const struct mgpu_node *node;

@@ -59,17 +59,28 @@ static void forward_channel(const struct mgpu_launch *l, const struct sizes *z, 
         mgpu_cpu_affine(y + i * step, x + i * step, mean, factor, get(l, 2, c), z->s);
 }
 
-/* Rows of x of `width` channels: sums and sums of squares about a first mean, in double. */
-MGPU_SIMD static void column_sums(const float *x, int64_t n, int64_t step, const float *mean,
-                                  double *sum, int64_t width, bool squares)
+/* Rows of x of `width` channels: sums, and sums of squares about the means, in double. */
+MGPU_SIMD static void column_sums(const float *x, int64_t n, int64_t step, double *sum,
+                                  int64_t width)
 {
     for (int64_t j = 0; j < width; j++)
         sum[j] = 0;
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++)
-        {
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            sum[j] += (double)x[i * step + j];
+}
+
+MGPU_SIMD static void column_squares(const float *x, int64_t n, int64_t step, const float *mean,
+                                     double *sum, int64_t width)
+{
+    for (int64_t j = 0; j < width; j++)
+        sum[j] = 0;
+    for (int64_t i = 0; i < n; i++)
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++) {
             double v = (double)(x[i * step + j] - mean[j]);
-            sum[j] += squares ? v * v : v;
+            sum[j] += v * v;
         }
 }
 
@@ -78,20 +89,21 @@ MGPU_SIMD static void columns_affine(float *y, const float *x, int64_t n, int64_
                                      int64_t width)
 {
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++) y[i * step + j] =
-            (x[i * step + j] - mean[j]) * factor[j] + offset[j];
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            y[i * step + j] = (x[i * step + j] - mean[j]) * factor[j] + offset[j];
 }
 
 static void forward_block(const struct mgpu_launch *l, const struct sizes *z, int64_t c,
                           int64_t width)
 {
     const float *x = (const float *)l->in[0].data + c;
-    float mean[BLOCK] = {0}, factor[BLOCK];
+    float mean[BLOCK], factor[BLOCK];
     double sum[BLOCK];
-    column_sums(x, z->n, z->c, mean, sum, width, false);
+    column_sums(x, z->n, z->c, sum, width);
     for (int64_t j = 0; j < width; j++)
         mean[j] = (float)(sum[j] / (double)z->n);
-    column_sums(x, z->n, z->c, mean, sum, width, true);
+    column_squares(x, z->n, z->c, mean, sum, width);
     for (int64_t j = 0; j < width; j++) {
         double variance = sum[j] / (double)z->n;
         put(l, 1, c + j, (double)mean[j]);
@@ -150,8 +162,8 @@ MGPU_SIMD static void column_products(const float *x, const float *dy, int64_t n
     for (int64_t j = 0; j < width; j++)
         sum[j] = products[j] = 0;
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++)
-        {
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++) {
             double d = (double)dy[i * step + j];
             sum[j] += d;
             products[j] += d * (double)(x[i * step + j] - mean[j]);
@@ -163,8 +175,10 @@ MGPU_SIMD static void columns_affine_2(float *dx, const float *dy, const float *
                                        const float *slope, const float *offset, int64_t width)
 {
     for (int64_t i = 0; i < n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++) dx[i * step + j] =
-            dy[i * step + j] * factor[j] + (x[i * step + j] - mean[j]) * slope[j] + offset[j];
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            dx[i * step + j] =
+                dy[i * step + j] * factor[j] + (x[i * step + j] - mean[j]) * slope[j] + offset[j];
 }
 
 static void backward_block(const struct mgpu_launch *l, const struct sizes *z, int64_t c,

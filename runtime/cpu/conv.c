@@ -16,6 +16,7 @@ struct problem {
     dnnl_dims_t x, y;          /* [N,C,S...], [N,O,T...] */
     dnnl_dims_t w;             /* [O,C,K...], or [G,O/G,C/G,K...]: the same elements */
     int64_t channels;          /* C/G */
+    bool small;                /* not worth waking other threads */
     bool depthwise, pointwise; /* one channel a group; kernel 1, stride 1, no padding */
     dnnl_dims_t stride, dilation, before, after; /* oneDNN counts dilation from 0 */
 };
@@ -46,7 +47,7 @@ static struct problem make_problem(const struct mgpu_node *node, const struct mg
                                    const struct mgpu_value *y, const struct mgpu_value *w)
 {
     const struct mgpu_conv_attrs *a = node->attrs;
-    struct problem p = {.rank = x->rank, .pointwise = a->group == 1};
+    struct problem p = {.rank = x->rank, .pointwise = a->group == 1, .small = mgpu_dnn_small(node)};
     mgpu_value_dims(x, p.x);
     mgpu_value_dims(y, p.y);
     set_weights(&p, w, a->group);
@@ -141,24 +142,33 @@ static dnnl_status_t describe_weight(const struct problem *p, const struct descs
         p->dilation, p->before, p->after);
 }
 
+static int make_in(struct mgpu_dnn **out, const struct problem *p, enum layout layout,
+                   describe_fn *describe, bool bias, int count,
+                   const struct mgpu_dnn_operand *operands)
+{
+    struct descs d = lay(p, layout);
+    dnnl_convolution_desc_t op, forward;
+    MGPU_TRY(mgpu_dnn_check(describe(p, &d, bias, &op, &forward), "describing a convolution"));
+    return mgpu_dnn_new(out, &op, describe == describe_forward ? NULL : &forward, count, operands,
+                        p->small);
+}
+
 /* The first layout with an implementation that is not oneDNN's plain reference; else that. */
 static int make(struct mgpu_dnn **out, const struct problem *p, describe_fn *describe, bool bias,
                 const enum layout *layouts, int count, const struct mgpu_dnn_operand *operands)
 {
+    int rc = 0;
     *out = NULL;
-    for (; *layouts != NONE; layouts++) {
-        struct descs d = lay(p, *layouts);
-        dnnl_convolution_desc_t op, forward;
-        MGPU_TRY(mgpu_dnn_check(describe(p, &d, bias, &op, &forward), "describing a convolution"));
+    for (bool found = false; !found && *layouts != NONE; layouts++) {
         struct mgpu_dnn *dnn;
-        MGPU_TRY(mgpu_dnn_new(&dnn, &op, describe == describe_forward ? NULL : &forward, count,
-                              operands));
+        rc = make_in(&dnn, p, *layouts, describe, bias, count, operands);
+        if (rc < 0)
+            continue;
         mgpu_dnn_free(*out);
         *out = dnn;
-        if (strncmp(mgpu_dnn_name(dnn), "ref", 3) != 0)
-            break;
+        found = strncmp(mgpu_dnn_name(dnn), "ref", 3) != 0;
     }
-    return 0;
+    return *out ? 0 : rc;
 }
 
 static int prepare_forward(const struct mgpu_node *node, int threads, bool exact, void **state)

@@ -17,6 +17,7 @@ extern const struct mgpu_kernel mgpu_cpu_reduce[];
 extern const struct mgpu_kernel mgpu_cpu_transpose[];
 extern const struct mgpu_kernel mgpu_cpu_pool[];
 extern const struct mgpu_kernel mgpu_cpu_softmax[];
+extern const struct mgpu_kernel mgpu_cpu_loss[];
 extern const struct mgpu_kernel mgpu_cpu_batch_norm[];
 extern const struct mgpu_kernel mgpu_cpu_group_norm[];
 extern const struct mgpu_kernel mgpu_cpu_rnn[];

@@ -43,11 +43,17 @@ static const float *in_data(const struct mgpu_launch *l, int input)
 MGPU_SIMD static void scale_row(float *y, const float *scale, const float *bias, int64_t n)
 {
     if (scale && bias)
-        MGPU_LOOP for (int64_t i = 0; i < n; i++) y[i] = y[i] * scale[i] + bias[i];
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++)
+            y[i] = y[i] * scale[i] + bias[i];
     else if (scale)
-        MGPU_LOOP for (int64_t i = 0; i < n; i++) y[i] *= scale[i];
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++)
+            y[i] *= scale[i];
     else if (bias)
-        MGPU_LOOP for (int64_t i = 0; i < n; i++) y[i] += bias[i];
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++)
+            y[i] += bias[i];
 }
 
 static void forward_row(const struct mgpu_launch *l, const struct rows *r, int64_t row)
@@ -84,14 +90,20 @@ MGPU_SIMD static void add_row(float *dscale, float *dbias, const float *x, float
                               float inv_std, const float *dy, int64_t n)
 {
     if (dscale)
-        MGPU_LOOP for (int64_t i = 0; i < n; i++) dscale[i] += dy[i] * ((x[i] - mean) * inv_std);
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++)
+            dscale[i] += dy[i] * ((x[i] - mean) * inv_std);
     if (dbias)
-        MGPU_LOOP for (int64_t i = 0; i < n; i++) dbias[i] += dy[i];
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++)
+            dbias[i] += dy[i];
 }
 
 MGPU_SIMD static void multiply(float *to, const float *a, const float *b, int64_t n)
 {
-    MGPU_LOOP for (int64_t i = 0; i < n; i++) to[i] = a[i] * b[i];
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        to[i] = a[i] * b[i];
 }
 
 /* `g` is a row of scratch for dy * scale. */

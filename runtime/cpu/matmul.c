@@ -70,7 +70,7 @@ static int prepare(const struct mgpu_node *node, int threads, bool exact, void *
     MGPU_TRY(mgpu_dnn_check(dnnl_matmul_desc_init(&op, &operands[0].outside, &operands[1].outside,
                                                   NULL, &operands[2].outside),
                             "describing a matrix product"));
-    return mgpu_dnn_new((struct mgpu_dnn **)state, &op, NULL, 3, operands);
+    return mgpu_dnn_new((struct mgpu_dnn **)state, &op, NULL, 3, operands, mgpu_dnn_small(node));
 }
 
 static int run(const struct mgpu_launch *l)

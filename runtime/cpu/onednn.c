@@ -1,5 +1,6 @@
 #include "runtime/cpu/onednn.h"
 
+#include <omp.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -18,6 +19,7 @@ struct mgpu_dnn {
     dnnl_stream_t stream;
     dnnl_primitive_t primitive;
     dnnl_memory_t scratchpad; /* at the workspace's start; reorders and primitive take turns */
+    bool alone;               /* made and run with one thread */
     int64_t workspace;
     void *base; /* workspace that the memories inside point into now */
     int count;
@@ -140,17 +142,30 @@ static void place_operands(struct mgpu_dnn *dnn)
     }
 }
 
-int mgpu_dnn_new(struct mgpu_dnn **out, const_dnnl_op_desc_t operation,
-                 const_dnnl_op_desc_t forward, int count, const struct mgpu_dnn_operand *operands)
+/* Leaves the calling thread alone if the primitive wants it so; returns the threads that `leave`
+ * gives back. */
+static int enter(bool alone)
 {
-    pthread_once(&engine_once, make_engine);
-    MGPU_TRY(mgpu_dnn_check(engine_status, "making the engine"));
-    struct mgpu_dnn *dnn = mgpu_xcalloc(1, sizeof *dnn);
+    int threads = omp_get_max_threads();
+    if (alone)
+        omp_set_num_threads(1);
+    return threads;
+}
+
+static void leave(bool alone, int threads)
+{
+    if (alone)
+        omp_set_num_threads(threads);
+}
+
+static int make(struct mgpu_dnn *dnn, const_dnnl_op_desc_t operation, const_dnnl_op_desc_t forward,
+                int count, const struct mgpu_dnn_operand *operands)
+{
     dnnl_primitive_desc_t desc = NULL;
     int rc = mgpu_dnn_check(dnnl_stream_create(&dnn->stream, engine, dnnl_stream_default_flags),
                             "making a stream");
     if (rc < 0)
-        goto done;
+        return rc;
     MGPU_TRY_GOTO(describe(&desc, operation, forward));
     MGPU_TRY_GOTO(
         mgpu_dnn_check(dnnl_primitive_create(&dnn->primitive, desc), "making a primitive"));
@@ -160,11 +175,26 @@ int mgpu_dnn_new(struct mgpu_dnn **out, const_dnnl_op_desc_t operation,
     for (int i = 0; i < count; i++)
         MGPU_TRY_GOTO(make_operand(dnn, desc, &operands[i]));
     place_operands(dnn);
-    *out = dnn;
-    dnn = NULL;
 done:
     dnnl_primitive_desc_destroy(desc);
-    mgpu_dnn_free(dnn);
+    return rc;
+}
+
+int mgpu_dnn_new(struct mgpu_dnn **out, const_dnnl_op_desc_t operation,
+                 const_dnnl_op_desc_t forward, int count, const struct mgpu_dnn_operand *operands,
+                 bool alone)
+{
+    pthread_once(&engine_once, make_engine);
+    MGPU_TRY(mgpu_dnn_check(engine_status, "making the engine"));
+    struct mgpu_dnn *dnn = mgpu_xcalloc(1, sizeof *dnn);
+    dnn->alone = alone;
+    int threads = enter(alone);
+    int rc = make(dnn, operation, forward, count, operands);
+    leave(alone, threads);
+    if (rc < 0)
+        mgpu_dnn_free(dnn);
+    else
+        *out = dnn;
     return rc;
 }
 
@@ -197,6 +227,11 @@ const char *mgpu_dnn_name(const struct mgpu_dnn *dnn)
     dnnl_primitive_get_primitive_desc(dnn->primitive, &desc);
     dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, (void *)&name);
     return name;
+}
+
+bool mgpu_dnn_small(const struct mgpu_node *node)
+{
+    return node->op->cost(node).flops < 1e6; /* about as long as waking a sleeping thread */
 }
 
 void mgpu_dnn_release_state(void *state)
@@ -245,13 +280,14 @@ static int load(struct mgpu_dnn *dnn, const struct operand *o, void *data)
 int mgpu_dnn_load(struct mgpu_dnn *dnn, int i, void *data, void *workspace)
 {
     MGPU_TRY(place_inside(dnn, workspace));
-    return load(dnn, &dnn->operands[i], data);
+    int threads = enter(dnn->alone), rc = load(dnn, &dnn->operands[i], data);
+    leave(dnn->alone, threads);
+    return rc;
 }
 
-int mgpu_dnn_run(struct mgpu_dnn *dnn, void *const *data, void *workspace)
+static int run(struct mgpu_dnn *dnn, void *const *data)
 {
     dnnl_exec_arg_t args[OPERANDS + 1] = {{DNNL_ARG_SCRATCHPAD, dnn->scratchpad}};
-    MGPU_TRY(place_inside(dnn, workspace));
     for (int i = 0; i < dnn->count; i++) {
         const struct operand *o = &dnn->operands[i];
         if (data[i])
@@ -267,6 +303,14 @@ int mgpu_dnn_run(struct mgpu_dnn *dnn, void *const *data, void *workspace)
     return 0;
 }
 
+int mgpu_dnn_run(struct mgpu_dnn *dnn, void *const *data, void *workspace)
+{
+    MGPU_TRY(place_inside(dnn, workspace));
+    int threads = enter(dnn->alone), rc = run(dnn, data);
+    leave(dnn->alone, threads);
+    return rc;
+}
+
 static dnnl_memory_desc_t matrix(int64_t rows, int64_t columns, bool transpose)
 {
     const int64_t dims[] = {rows, columns};
@@ -275,7 +319,7 @@ static dnnl_memory_desc_t matrix(int64_t rows, int64_t columns, bool transpose)
 }
 
 int mgpu_dnn_product(struct mgpu_dnn **out, int64_t m, int64_t n, int64_t k, bool transpose_a,
-                     bool transpose_b, bool pack)
+                     bool transpose_b, bool pack, bool alone)
 {
     const struct mgpu_dnn_operand operands[] = {
         {DNNL_ARG_SRC, false, matrix(m, k, transpose_a)},
@@ -288,7 +332,7 @@ int mgpu_dnn_product(struct mgpu_dnn **out, int64_t m, int64_t n, int64_t k, boo
                                                   pack ? &any : &operands[1].outside, NULL,
                                                   &operands[2].outside),
                             "describing a matrix product"));
-    return mgpu_dnn_new(out, &op, NULL, 3, operands);
+    return mgpu_dnn_new(out, &op, NULL, 3, operands, alone);
 }
 
 dnnl_memory_desc_t mgpu_dnn_strided(int rank, const int64_t *dims, const int64_t *strides)

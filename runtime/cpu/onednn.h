@@ -9,7 +9,7 @@
 #define MGPU_CPU_ONEDNN_H
 
 #include "runtime/base/status.h"
-#include "runtime/graph/graph.h"
+#include "runtime/ops/op.h"
 
 #include <dnnl.h>
 
@@ -24,10 +24,15 @@ struct mgpu_dnn_operand {
 struct mgpu_dnn;
 
 /* Makes the primitive of a oneDNN operation descriptor (dnnl_convolution_desc_t ...); `forward` is
- * the forward operation's descriptor where a backward one needs it as a hint, else NULL. Operands
- * that are not outputs come before those that are. */
+ * the forward operation's descriptor where a backward one needs it as a hint, else NULL. `alone`:
+ * it is made for the calling thread alone, not for its OpenMP team; so it will run. */
 int mgpu_dnn_new(struct mgpu_dnn **out, const_dnnl_op_desc_t operation,
-                 const_dnnl_op_desc_t forward, int count, const struct mgpu_dnn_operand *operands);
+                 const_dnnl_op_desc_t forward, int count, const struct mgpu_dnn_operand *operands,
+                 bool alone);
+
+/* Whether the node is done sooner than another thread is woken. */
+bool mgpu_dnn_small(const struct mgpu_node *node);
+
 void mgpu_dnn_free(struct mgpu_dnn *dnn);
 
 /* Bytes of workspace that running needs. */
@@ -46,7 +51,7 @@ int mgpu_dnn_run(struct mgpu_dnn *dnn, void *const *data, void *workspace);
 /* y [m,n] = a [m,k] b [k,n] of dense rows: operands a, b, y. Either is stored transposed if asked.
  * `pack` leaves b's layout inside to oneDNN: for a b that is loaded once and used often. */
 int mgpu_dnn_product(struct mgpu_dnn **out, int64_t m, int64_t n, int64_t k, bool transpose_a,
-                     bool transpose_b, bool pack);
+                     bool transpose_b, bool pack, bool alone);
 
 /* release and workspace of a kernel whose whole state is one such primitive. */
 void mgpu_dnn_release_state(void *state);

@@ -10,7 +10,7 @@ bool mgpu_cpu_applies(enum mgpu_expr_code code)
  * scalar. */
 #define EACH(code, formula)                                                                        \
     case code:                                                                                     \
-        MGPU_LOOP for (int64_t i = 0; i < n; i++)                                                  \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                       \
         {                                                                                          \
             float x = a[i];                                                                        \
             to[i] = (formula);                                                                     \
@@ -18,7 +18,7 @@ bool mgpu_cpu_applies(enum mgpu_expr_code code)
         break
 #define PAIR(code, formula)                                                                        \
     case code:                                                                                     \
-        MGPU_LOOP for (int64_t i = 0; i < n; i++)                                                  \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                       \
         {                                                                                          \
             float x = a[i], y = b[i];                                                              \
             to[i] = (formula);                                                                     \
@@ -66,7 +66,9 @@ MGPU_SIMD static void apply_1(enum mgpu_expr_code code, float *to, const float *
         EACH(MGPU_X_ISNAN, x != x ? 1 : 0);
         EACH(MGPU_X_ISINF, fabsf(x) == INFINITY ? 1 : 0);
     default: /* stop */
-        MGPU_LOOP for (int64_t i = 0; i < n; i++) to[i] = a[i];
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++)
+            to[i] = a[i];
         break;
     }
 }
@@ -91,8 +93,8 @@ MGPU_SIMD static void apply_2(enum mgpu_expr_code code, float *to, const float *
         PAIR(MGPU_X_LT, x < y ? 1 : 0);
         PAIR(MGPU_X_LE, x <= y ? 1 : 0);
     default: /* mulz */
-        MGPU_LOOP for (int64_t i = 0; i < n; i++)
-        {
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++) {
             float product = a[i] * b[i];
             to[i] = a[i] == 0 ? 0 : product;
         }
@@ -102,8 +104,8 @@ MGPU_SIMD static void apply_2(enum mgpu_expr_code code, float *to, const float *
 
 MGPU_SIMD static void choose(float *to, const float *c, const float *a, const float *b, int64_t n)
 {
-    MGPU_LOOP for (int64_t i = 0; i < n; i++)
-    {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++) {
         float x = a[i], y = b[i];
         to[i] = c[i] != 0 ? x : y;
     }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { D, H, W, AXES };
+enum { ROWS = 1024 };  /* rows of a window at most; larger ones are left to ref */
 enum { BLOCK = 2048 }; /* elements of a block's columns: they stay in the first cache */
 
 /* One axis of the windows; axes that the node lacks have size 1. */
@@ -23,6 +24,8 @@ struct pool {
     int64_t in_count, out_count, taps; /* elements of a plane of x and of y; of a window */
     int32_t *tap[AXES];                /* where tap k stands from its window's start */
     float *count[AXES];                /* what an average divides by: a factor an axis */
+    int64_t rows;                      /* of a window: kernel of D times kernel of H */
+    int64_t *row;                      /* for each row of outputs: where these start in a plane */
 };
 
 /* ---- Geometry -------------------------------------------------------------------------------- */
@@ -71,6 +74,27 @@ static void fill_axis(struct pool *p, int k, bool padding)
         p->tap[k][t] = (int32_t)(t / inner % a->kernel * a->dilation);
 }
 
+/* Where in a plane of x the row starts that output row (d, h) meets at taps (kd, kh), or -1. */
+static int64_t find_row(const struct pool *p, int64_t d, int64_t h, int64_t kd, int64_t kh)
+{
+    const struct axis *a = &p->axis[D], *b = &p->axis[H];
+    int64_t x = d * a->stride - a->before + kd * a->dilation;
+    int64_t y = h * b->stride - b->before + kh * b->dilation;
+    bool inside = x >= 0 && x < a->in && y >= 0 && y < b->in;
+    return inside ? (x * b->in + y) * p->axis[W].in : -1;
+}
+
+static void fill_rows(struct pool *p)
+{
+    const struct axis *a = p->axis;
+    int64_t *to = p->row = mgpu_xcalloc((size_t)(a[D].out * a[H].out * p->rows), sizeof *p->row);
+    for (int64_t d = 0; d < a[D].out; d++)
+        for (int64_t h = 0; h < a[H].out; h++)
+            for (int64_t kd = 0; kd < a[D].kernel; kd++)
+                for (int64_t kh = 0; kh < a[H].kernel; kh++)
+                    *to++ = find_row(p, d, h, kd, kh);
+}
+
 static int prepare(const struct mgpu_node *node, int threads, bool exact, void **state)
 {
     (void)threads, (void)exact;
@@ -83,8 +107,10 @@ static int prepare(const struct mgpu_node *node, int threads, bool exact, void *
         p->out_count *= p->axis[k].out;
         p->taps *= p->axis[k].kernel;
     }
+    p->rows = p->axis[D].kernel * p->axis[H].kernel;
     for (int k = 0; k < AXES; k++)
         fill_axis(p, k, a->count_include_pad);
+    fill_rows(p);
     *state = p;
     return 0;
 }
@@ -96,18 +122,16 @@ static void release(void *state)
         free(p->tap[k]);
         free(p->count[k]);
     }
+    if (p)
+        free(p->row);
     free(p);
 }
 
-/* The row of x that output row `row` (of D x H) meets at taps (kd, kh), or NULL outside. */
-static float *row_of(const struct pool *p, float *plane, int64_t row, int64_t kd, int64_t kh)
+/* Row k of the windows of output row `row` in a plane of x, or NULL outside. */
+static float *row_of(const struct pool *p, float *plane, int64_t row, int64_t k)
 {
-    const struct axis *a = &p->axis[D], *b = &p->axis[H];
-    int64_t x = row / b->out * a->stride - a->before + kd * a->dilation;
-    int64_t y = row % b->out * b->stride - b->before + kh * b->dilation;
-    if (x < 0 || x >= a->in || y < 0 || y >= b->in)
-        return NULL;
-    return plane + (x * b->in + y) * p->axis[W].in;
+    int64_t at = p->row[row * p->rows + k];
+    return at < 0 ? NULL : plane + at;
 }
 
 /* A run of output rows of one plane, with the thread's scratch: for each row of outputs a row as
@@ -169,24 +193,34 @@ static bool tiles_rows(const struct axis *w)
 
 /* ---- max ------------------------------------------------------------------------------------- */
 
-/* Columns take in row x as taps from k on where it is larger, the first, or the first NaN. */
-MGPU_SIMD static void max_column(float *value, int32_t *argument, const float *x, int64_t n,
-                                 int32_t k)
+/* A row of windows' columns: row x[0] is taps first[0] on of every window, and so on; the largest
+ * element of each column, the first of equal ones, and its tap. NaN counts as the largest. */
+MGPU_SIMD static void max_column(float *value, int32_t *argument, int64_t n, int rows,
+                                 const float *const *x, const int32_t *first)
 {
-    MGPU_LOOP for (int64_t i = 0; i < n; i++)
-    {
-        float v = x[i], most = value[i];
-        bool take = (v > most) | (argument[i] < 0) | ((v != v) & (most == most));
-        value[i] = take ? v : most;
-        argument[i] = take ? k : argument[i];
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++) {
+        value[i] = x[0][i];
+        argument[i] = first[0];
+    }
+    for (int row = 1; row < rows; row++) {
+        const float *from = x[row];
+        int32_t k = first[row];
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++) {
+            float v = from[i], most = value[i];
+            bool take = (v > most) | ((v != v) & (most == most));
+            value[i] = take ? v : most;
+            argument[i] = take ? k : argument[i];
+        }
     }
 }
 
 MGPU_INLINE void max_tap_by(int64_t stride, float *y, int32_t *best, const float *value,
                             const int32_t *argument, int64_t n, int32_t kw)
 {
-    MGPU_LOOP for (int64_t i = 0; i < n; i++)
-    {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++) {
         float v = value[i * stride], most = y[i];
         int32_t k = argument[i * stride] + kw;
         bool equal = (v == most) | ((v != v) & (most != most));
@@ -218,19 +252,23 @@ static void clear_max(float *value, int32_t *argument, int64_t n)
     }
 }
 
-/* The largest of each column of a row's windows. */
+/* The largest of each column of a row's windows; -1 where a column has no element. */
 static void max_columns(const struct block *b, int64_t row, float *value, int32_t *argument)
 {
     const struct pool *p = b->p;
     float *plane = (float *)b->l->in[0].data + b->plane * p->in_count;
-    clear_max(value, argument, p->axis[W].in);
-    for (int64_t kd = 0; kd < p->axis[D].kernel; kd++)
-        for (int64_t kh = 0; kh < p->axis[H].kernel; kh++) {
-            const float *x = row_of(p, plane, row, kd, kh);
-            int64_t k = (kd * p->axis[H].kernel + kh) * p->axis[W].kernel;
-            if (x)
-                max_column(value, argument, x, p->axis[W].in, (int32_t)k);
-        }
+    const float *x[ROWS];
+    int32_t first[ROWS];
+    int rows = 0;
+    for (int64_t k = 0; k < p->rows; k++) {
+        x[rows] = row_of(p, plane, row, k);
+        first[rows] = (int32_t)(k * p->axis[W].kernel);
+        rows += x[rows] != NULL;
+    }
+    if (rows > 0)
+        max_column(value, argument, p->axis[W].in, rows, x, first);
+    else
+        clear_max(value, argument, p->axis[W].in);
 }
 
 /* `rows` rows of columns to as many rows of outputs. */
@@ -269,6 +307,40 @@ static int run_max(const struct mgpu_launch *l)
     return each_block(l, max_block);
 }
 
+/* Windows of two that lie side by side: each element is the largest of its own window or is not. */
+MGPU_SIMD static void max_grad_pairs(float *dx, const float *dy, const int32_t *argument, int64_t n,
+                                     int32_t k)
+{
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++) {
+        dx[2 * i] = argument[i] == k ? dy[i] : 0;
+        dx[2 * i + 1] = argument[i] == k + 1 ? dy[i] : 0;
+    }
+}
+
+/* Whether every element of x is in one window. */
+static bool tiles(const struct pool *p)
+{
+    bool all = true;
+    for (int k = 0; k < AXES; k++) {
+        const struct axis *a = &p->axis[k];
+        all = all && a->before == 0 && a->kernel == a->stride && a->out * a->stride == a->in &&
+              a->dilation == 1;
+    }
+    return all;
+}
+
+static void max_grad_tiles(const struct block *b)
+{
+    const struct pool *p = b->p;
+    int64_t n = p->axis[W].out, at = b->plane * p->out_count + b->first * n;
+    float *dx = (float *)b->l->out[0].data + b->plane * p->in_count;
+    for (int64_t row = b->first; row < b->first + b->rows; row++, at += n)
+        for (int64_t k = 0; k < p->rows; k++)
+            max_grad_pairs(row_of(p, dx, row, k), (const float *)b->l->in[0].data + at,
+                           (const int32_t *)b->l->in[1].data + at, n, (int32_t)(2 * k));
+}
+
 static void max_grad_row(const struct block *b, int64_t row, const float *dy,
                          const int32_t *argument, float *dx)
 {
@@ -299,21 +371,27 @@ static void max_grad_block(const struct block *b)
 
 static int run_max_grad(const struct mgpu_launch *l)
 {
-    return each_block(l, max_grad_block);
+    const struct pool *p = l->state;
+    bool pairs = p->axis[W].kernel == 2 && p->axis[W].out >= 8 && tiles(p);
+    return each_block(l, pairs ? max_grad_tiles : max_grad_block);
 }
 
 /* ---- average --------------------------------------------------------------------------------- */
 
 MGPU_SIMD static void add(float *to, const float *from, int64_t n)
 {
-    MGPU_LOOP for (int64_t i = 0; i < n; i++) to[i] += from[i];
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        to[i] += from[i];
 }
 
 /* Sums take in x[i * stride]. */
 MGPU_SIMD static void add_tap(int64_t stride, float *y, const float *x, int64_t n)
 {
     if (stride == 2)
-        MGPU_LOOP for (int64_t i = 0; i < n; i++) y[i] += x[2 * i];
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++)
+            y[i] += x[2 * i];
     else
         for (int64_t i = 0; i < n; i++)
             y[i] += x[i * stride];
@@ -330,8 +408,8 @@ static void spread_tap(int64_t stride, float *x, const float *y, int64_t n)
 MGPU_SIMD static void divide(float *to, const float *from, const float *count, float rows,
                              int64_t n)
 {
-    MGPU_LOOP for (int64_t i = 0; i < n; i++)
-    {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++) {
         float c = rows * count[i];
         to[i] = c > 0 ? from[i] / c : 0;
     }
@@ -372,12 +450,11 @@ static void average_row(const struct block *b, int64_t row)
     float *plane = (float *)b->l->in[0].data + b->plane * p->in_count;
     float *y = (float *)b->l->out[0].data + b->plane * p->out_count + row * w->out;
     memset(b->value, 0, (size_t)w->in * sizeof *b->value);
-    for (int64_t kd = 0; kd < p->axis[D].kernel; kd++)
-        for (int64_t kh = 0; kh < p->axis[H].kernel; kh++) {
-            const float *x = row_of(p, plane, row, kd, kh);
-            if (x)
-                add(b->value, x, w->in);
-        }
+    for (int64_t k = 0; k < p->rows; k++) {
+        const float *x = row_of(p, plane, row, k);
+        if (x)
+            add(b->value, x, w->in);
+    }
     add_row(w, y, b->value);
     divide(y, y, p->count[W], row_count(p, row), w->out);
 }
@@ -407,12 +484,11 @@ static void average_grad_row(const struct block *b, int64_t row, float *dx)
         spread_tap(w->stride, spread + o.begin * w->stride - w->before + k * w->dilation,
                    part + o.begin, o.end - o.begin);
     }
-    for (int64_t kd = 0; kd < p->axis[D].kernel; kd++)
-        for (int64_t kh = 0; kh < p->axis[H].kernel; kh++) {
-            float *x = row_of(p, dx, row, kd, kh);
-            if (x)
-                add(x, spread, w->in);
-        }
+    for (int64_t k = 0; k < p->rows; k++) {
+        float *x = row_of(p, dx, row, k);
+        if (x)
+            add(x, spread, w->in);
+    }
 }
 
 static void average_grad_block(const struct block *b)
@@ -438,7 +514,11 @@ static bool is_float(const struct mgpu_value *v)
 
 static bool accepts(const struct mgpu_node *node)
 {
-    return is_float(node->input[0]) && is_float(node->output[0]);
+    const struct mgpu_pool_attrs *a = node->attrs;
+    int64_t rows = 1;
+    for (int k = 0; k < a->spatial - 1; k++)
+        rows = a->kernel[k] > ROWS ? ROWS + 1 : rows * a->kernel[k];
+    return is_float(node->input[0]) && is_float(node->output[0]) && rows < ROWS;
 }
 
 const struct mgpu_kernel mgpu_cpu_pool[] = {

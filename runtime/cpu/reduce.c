@@ -38,7 +38,7 @@ static bool fit(const struct mgpu_node *node, int64_t dims[4])
             return false;
         dims[at] *= x->dims[axis].value;
     }
-    if (at == 1) { /* columns */
+    if (at < 2) { /* one run, or columns: the same as [1, 1, R, K] */
         dims[2] = dims[0], dims[3] = dims[1];
         dims[0] = dims[1] = 1;
     }
@@ -88,7 +88,7 @@ static inline double smaller(double a, double x)
 }
 
 #define FOLD(formula)                                                                              \
-    MGPU_LOOP for (int64_t j = 0; j < n; j++)                                                      \
+    _Pragma("GCC ivdep") for (int64_t j = 0; j < n; j++)                                           \
     {                                                                                              \
         double a = acc[j], v = (double)x[j];                                                       \
         acc[j] = (formula);                                                                        \
@@ -107,7 +107,7 @@ MGPU_SIMD static void fold_columns(int kind, double *acc, const float *x, int64_
 
 #define FOLD_LANES(formula)                                                                        \
     for (; i + LANES <= n; i += LANES)                                                             \
-        MGPU_LOOP for (int j = 0; j < LANES; j++)                                                  \
+        _Pragma("GCC ivdep") for (int j = 0; j < LANES; j++)                                       \
         {                                                                                          \
             double a = acc[j], v = (double)x[i + j];                                               \
             acc[j] = (formula);                                                                    \

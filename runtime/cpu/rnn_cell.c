@@ -6,14 +6,16 @@
 MGPU_SIMD static void tanh_forward(int64_t H, const float *s, const float *u, const float *bias,
                                    float *h, float *reserve)
 {
-    MGPU_LOOP for (int64_t j = 0; j < H; j++) h[j] = reserve[j] = tanhf(s[j] + u[j] + bias[j]);
+#pragma GCC ivdep
+    for (int64_t j = 0; j < H; j++)
+        h[j] = reserve[j] = tanhf(s[j] + u[j] + bias[j]);
 }
 
 MGPU_SIMD static void relu_forward(int64_t H, const float *s, const float *u, const float *bias,
                                    float *h, float *reserve)
 {
-    MGPU_LOOP for (int64_t j = 0; j < H; j++)
-    {
+#pragma GCC ivdep
+    for (int64_t j = 0; j < H; j++) {
         float sum = s[j] + u[j] + bias[j];
         h[j] = reserve[j] = sum < 0 ? 0 : sum;
     }
@@ -22,8 +24,8 @@ MGPU_SIMD static void relu_forward(int64_t H, const float *s, const float *u, co
 MGPU_SIMD static void gru_forward(int64_t H, const float *s, const float *u, const float *bias,
                                   const float *part_bias, float *h, float *reserve)
 {
-    MGPU_LOOP for (int64_t j = 0; j < H; j++)
-    {
+#pragma GCC ivdep
+    for (int64_t j = 0; j < H; j++) {
         float z = mgpu_sigmoidf(s[j] + u[j] + bias[j]);
         float r = mgpu_sigmoidf(s[H + j] + u[H + j] + bias[H + j]);
         float part = u[2 * H + j] + part_bias[j];
@@ -39,8 +41,8 @@ MGPU_SIMD static void gru_forward(int64_t H, const float *s, const float *u, con
 MGPU_SIMD static void lstm_forward(int64_t H, const float *s, const float *u, const float *bias,
                                    float *h, float *c, float *reserve)
 {
-    MGPU_LOOP for (int64_t j = 0; j < H; j++)
-    {
+#pragma GCC ivdep
+    for (int64_t j = 0; j < H; j++) {
         float i = mgpu_sigmoidf(s[j] + u[j] + bias[j]);
         float o = mgpu_sigmoidf(s[H + j] + u[H + j] + bias[H + j]);
         float f = mgpu_sigmoidf(s[2 * H + j] + u[2 * H + j] + bias[2 * H + j]);
@@ -80,8 +82,8 @@ void mgpu_cpu_cell_forward(enum mgpu_cpu_cell cell, int64_t hidden, const float 
 
 MGPU_SIMD static void rnn_backward(int64_t H, bool relu, const float *reserve, float *dh, float *ds)
 {
-    MGPU_LOOP for (int64_t j = 0; j < H; j++)
-    {
+#pragma GCC ivdep
+    for (int64_t j = 0; j < H; j++) {
         float h = reserve[j], slope = relu ? (h > 0 ? 1 : 0) : 1 - h * h;
         ds[j] = dh[j] * slope;
         dh[j] = 0;
@@ -91,8 +93,8 @@ MGPU_SIMD static void rnn_backward(int64_t H, bool relu, const float *reserve, f
 MGPU_SIMD static void gru_backward(int64_t H, const float *reserve, const float *old_h, float *dh,
                                    float *ds, float *du)
 {
-    MGPU_LOOP for (int64_t j = 0; j < H; j++)
-    {
+#pragma GCC ivdep
+    for (int64_t j = 0; j < H; j++) {
         float z = reserve[j], r = reserve[H + j], n = reserve[2 * H + j];
         float part = reserve[3 * H + j], d = dh[j];
         float dn = d * (1 - z) * (1 - n * n);
@@ -109,8 +111,8 @@ MGPU_SIMD static void gru_backward(int64_t H, const float *reserve, const float 
 MGPU_SIMD static void lstm_backward(int64_t H, const float *reserve, const float *old_c, float *dh,
                                     float *dc, float *ds)
 {
-    MGPU_LOOP for (int64_t j = 0; j < H; j++)
-    {
+#pragma GCC ivdep
+    for (int64_t j = 0; j < H; j++) {
         float i = reserve[j], o = reserve[H + j], f = reserve[2 * H + j], g = reserve[3 * H + j];
         float out = tanhf(reserve[4 * H + j]), d = dh[j];
         float cell = dc[j] + d * o * (1 - out * out);

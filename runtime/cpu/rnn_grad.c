@@ -99,7 +99,9 @@ static const float *before(const struct mgpu_launch *l, const struct shared *s, 
 
 MGPU_SIMD static void add(float *to, const float *from, int64_t n)
 {
-    MGPU_LOOP for (int64_t i = 0; i < n; i++) to[i] += from[i];
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        to[i] += from[i];
 }
 
 static void step_sample(const struct mgpu_launch *l, const struct shared *s, int64_t d, int64_t t,

@@ -1,6 +1,5 @@
 #include "runtime/cpu/rnn_layer.h"
 
-#include <omp.h>
 #include <stdlib.h>
 
 enum { LINE = 64, ENOUGH = 8 /* samples a thread */ };
@@ -82,27 +81,22 @@ static void need(struct mgpu_cpu_rnn *p, const struct mgpu_dnn *dnn)
 int mgpu_cpu_rnn_make_product(struct mgpu_cpu_rnn *p, int i, int64_t m, int64_t n, int64_t k,
                               bool transpose_a, bool transpose_b)
 {
-    MGPU_TRY(mgpu_dnn_product(&p->products[i], m, n, k, transpose_a, transpose_b, false));
+    MGPU_TRY(mgpu_dnn_product(&p->products[i], m, n, k, transpose_a, transpose_b, false, false));
     need(p, p->products[i]);
     return 0;
 }
 
-/* Products of a team are made, and later run, with one thread each. */
+/* Each thread of a team goes alone. */
 int mgpu_cpu_rnn_make_steps(struct mgpu_cpu_rnn *p, bool backward)
 {
-    int threads = omp_get_max_threads(), rc = 0;
     int64_t row = p->gates * p->hidden;
-    if (p->team > 1)
-        omp_set_num_threads(1);
-    for (int i = 0; i < p->team && rc == 0; i++) {
+    for (int i = 0; i < p->team; i++) {
         struct mgpu_range range = mgpu_cpu_rnn_samples(p, i);
-        rc = mgpu_dnn_product(&p->step[i], range.end - range.begin, backward ? p->hidden : row,
-                              backward ? row : p->hidden, false, !backward, true);
-        if (rc == 0)
-            need(p, p->step[i]);
+        MGPU_TRY(mgpu_dnn_product(&p->step[i], range.end - range.begin, backward ? p->hidden : row,
+                                  backward ? row : p->hidden, false, !backward, true, p->team > 1));
+        need(p, p->step[i]);
     }
-    omp_set_num_threads(threads);
-    return rc;
+    return 0;
 }
 
 struct mgpu_range mgpu_cpu_rnn_samples(const struct mgpu_cpu_rnn *p, int thread)

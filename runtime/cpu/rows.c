@@ -34,7 +34,9 @@ MGPU_SIMD void mgpu_cpu_column_sums(const float *x, int64_t rows, int64_t step, 
 {
     double sum[MGPU_COLUMNS] = {0};
     for (int64_t row = 0; row < rows; row++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++) sum[j] += (double)x[row * step + j];
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            sum[j] += (double)x[row * step + j];
     for (int64_t j = 0; j < width; j++)
         to[j] = (float)sum[j];
 }
@@ -42,12 +44,15 @@ MGPU_SIMD void mgpu_cpu_column_sums(const float *x, int64_t rows, int64_t step, 
 MGPU_SIMD void mgpu_cpu_affine(float *y, const float *x, float mean, float factor, float offset,
                                int64_t n)
 {
-    MGPU_LOOP for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * factor + offset;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (x[i] - mean) * factor + offset;
 }
 
 MGPU_SIMD void mgpu_cpu_affine_2(float *dx, const float *dy, float factor, const float *x,
                                  float mean, float slope, float offset, int64_t n)
 {
-    MGPU_LOOP for (int64_t i = 0; i < n; i++) dx[i] =
-        dy[i] * factor + (x[i] - mean) * slope + offset;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = dy[i] * factor + (x[i] - mean) * slope + offset;
 }

@@ -2,13 +2,17 @@
  *
  *     MGPU_SIMD static void add(float *to, const float *a, const float *b, int64_t n)
  *     {
- *         MGPU_LOOP for (int64_t i = 0; i < n; i++)
+ *     #pragma GCC ivdep
+ *         for (int64_t i = 0; i < n; i++)
  *             to[i] = a[i] + b[i];
  *     }
  *
  * The function is compiled for AVX-512, AVX2 and the base machine, and the loader picks one. It
  * must not hold an OpenMP region (its body would stay at the base): split the work outside, loop
- * inside. MGPU_LOOP says that an output is either no operand of the loop or the same element of it.
+ * inside. `ivdep` says that an output is either no operand of the loop or the same element of it.
+ * Sums take
+ * `#pragma omp simd reduction`; a condition that does not change inside such a loop keeps it
+ * scalar.
  *
  * This folder is compiled without errno and floating traps (CMakeLists.txt), so that loops with
  * comparisons, sqrt and the functions below become vector code; NaN and infinity keep their
@@ -26,7 +30,6 @@
 #else
 #define MGPU_SIMD
 #endif
-#define MGPU_LOOP _Pragma("GCC ivdep")
 
 /* A loop that MGPU_SIMD functions share: compiled into each of them, with its constant arguments.
  */

@@ -6,10 +6,9 @@
 #include "runtime/ops/softmax.h"
 #include "runtime/cpu/cpu.h"
 #include "runtime/cpu/simd.h"
+#include "runtime/cpu/softmax.h"
 
-#include <string.h>
-
-enum { LANES = 64 };
+enum { LANES = MGPU_LANES };
 
 struct lanes {
     int64_t outer, n, inner;
@@ -35,84 +34,165 @@ MGPU_INLINE float largest(const float *x, int64_t n)
     return most;
 }
 
-/* y = exp(x - max) / sum, or x - max - log(sum). */
-MGPU_SIMD static void softmax_row(float *y, const float *x, int64_t n, bool log_of)
+MGPU_SIMD float mgpu_cpu_exp_sum(const float *x, int64_t n, float *most_of)
+{
+    float most = largest(x, n), sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += expf(x[i] - most);
+    *most_of = most;
+    return sum;
+}
+
+/* y = scale * exp(x - max) / sum */
+MGPU_SIMD void mgpu_cpu_softmax_row(float *y, const float *x, int64_t n, float scale)
 {
     float most = largest(x, n), sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; i++) {
         float e = expf(x[i] - most);
-        y[i] = log_of ? x[i] - most : e;
+        y[i] = e;
         sum += e;
     }
-    float factor = 1 / sum, shift = logf(sum);
-    MGPU_LOOP for (int64_t i = 0; i < n; i++) y[i] = log_of ? y[i] - shift : y[i] * factor;
+    float factor = scale / sum;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        y[i] *= factor;
 }
 
-/* dx = y * (dy - sum(y*dy)), or dy - exp(y) * sum(dy). */
-MGPU_SIMD static void gradient_row(float *dx, const float *y, const float *dy, int64_t n,
-                                   bool log_of)
+/* y = x - max - log(sum) */
+MGPU_SIMD static void log_softmax_row(float *y, const float *x, int64_t n)
+{
+    float most, shift = logf(mgpu_cpu_exp_sum(x, n, &most));
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] - most - shift;
+}
+
+/* dx = y * (dy - sum(y*dy)) */
+MGPU_SIMD static void softmax_gradient_row(float *dx, const float *y, const float *dy, int64_t n)
 {
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; i++)
-        sum += log_of ? dy[i] : y[i] * dy[i];
-    if (log_of)
-        MGPU_LOOP for (int64_t i = 0; i < n; i++) dx[i] = dy[i] - expf(y[i]) * sum;
-    else
-        MGPU_LOOP for (int64_t i = 0; i < n; i++) dx[i] = y[i] * (dy[i] - sum);
+        sum += y[i] * dy[i];
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = y[i] * (dy[i] - sum);
 }
 
-/* ---- Blocks of lanes: element i of the axis is `width` floats at i * inner ----------------------
+/* dx = dy - exp(y) * sum(dy) */
+MGPU_SIMD static void log_softmax_gradient_row(float *dx, const float *y, const float *dy,
+                                               int64_t n)
+{
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += dy[i];
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = dy[i] - expf(y[i]) * sum;
+}
+
+/* ---- Blocks of lanes: element i of the axis is `width` floats at i * step -----------------------
  */
 
-MGPU_SIMD static void softmax_lanes(float *y, const float *x, const struct lanes *s, int64_t width,
-                                    bool log_of)
+MGPU_SIMD void mgpu_cpu_exp_sum_lanes(const float *x, int64_t n, int64_t step, int64_t width,
+                                      float *most, float *sum)
 {
-    float most[LANES], sum[LANES];
     for (int64_t j = 0; j < width; j++)
         most[j] = -INFINITY, sum[j] = 0;
-    for (int64_t i = 0; i < s->n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++)
-        {
-            float v = x[i * s->inner + j];
+    for (int64_t i = 0; i < n; i++)
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++) {
+            float v = x[i * step + j];
             most[j] = v > most[j] ? v : most[j];
         }
-    for (int64_t i = 0; i < s->n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++)
-        {
-            float v = x[i * s->inner + j] - most[j], e = expf(v);
-            y[i * s->inner + j] = log_of ? v : e;
-            sum[j] += e;
-        }
-    MGPU_LOOP for (int64_t j = 0; j < width; j++) sum[j] = log_of ? logf(sum[j]) : 1 / sum[j];
-    for (int64_t i = 0; i < s->n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++)
-        {
-            float v = y[i * s->inner + j];
-            y[i * s->inner + j] = log_of ? v - sum[j] : v * sum[j];
-        }
+    for (int64_t i = 0; i < n; i++)
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            sum[j] += expf(x[i * step + j] - most[j]);
 }
 
-MGPU_SIMD static void gradient_lanes(float *dx, const float *y, const float *dy,
-                                     const struct lanes *s, int64_t width, bool log_of)
+MGPU_SIMD void mgpu_cpu_softmax_lanes(float *y, const float *x, int64_t n, int64_t step,
+                                      int64_t width, const float *scale)
+{
+    float most[LANES], factor[LANES];
+    mgpu_cpu_exp_sum_lanes(x, n, step, width, most, factor);
+    for (int64_t j = 0; j < width; j++)
+        factor[j] = (scale ? scale[j] : 1) / factor[j];
+    for (int64_t i = 0; i < n; i++)
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            y[i * step + j] = expf(x[i * step + j] - most[j]) * factor[j];
+}
+
+MGPU_SIMD static void log_softmax_lanes(float *y, const float *x, int64_t n, int64_t step,
+                                        int64_t width)
+{
+    float most[LANES], sum[LANES];
+    mgpu_cpu_exp_sum_lanes(x, n, step, width, most, sum);
+#pragma GCC ivdep
+    for (int64_t j = 0; j < width; j++)
+        sum[j] = logf(sum[j]);
+    for (int64_t i = 0; i < n; i++)
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            y[i * step + j] = x[i * step + j] - most[j] - sum[j];
+}
+
+MGPU_SIMD static void softmax_gradient_lanes(float *dx, const float *y, const float *dy, int64_t n,
+                                             int64_t step, int64_t width)
 {
     float sum[LANES] = {0};
-    for (int64_t i = 0; i < s->n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++)
-        {
-            int64_t at = i * s->inner + j;
-            sum[j] += log_of ? dy[at] : y[at] * dy[at];
-        }
-    for (int64_t i = 0; i < s->n; i++)
-        MGPU_LOOP for (int64_t j = 0; j < width; j++)
-        {
-            int64_t at = i * s->inner + j;
-            dx[at] = log_of ? dy[at] - expf(y[at]) * sum[j] : y[at] * (dy[at] - sum[j]);
-        }
+    for (int64_t i = 0; i < n; i++)
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            sum[j] += y[i * step + j] * dy[i * step + j];
+    for (int64_t i = 0; i < n; i++)
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            dx[i * step + j] = y[i * step + j] * (dy[i * step + j] - sum[j]);
+}
+
+MGPU_SIMD static void log_softmax_gradient_lanes(float *dx, const float *y, const float *dy,
+                                                 int64_t n, int64_t step, int64_t width)
+{
+    float sum[LANES] = {0};
+    for (int64_t i = 0; i < n; i++)
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            sum[j] += dy[i * step + j];
+    for (int64_t i = 0; i < n; i++)
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            dx[i * step + j] = dy[i * step + j] - expf(y[i * step + j]) * sum[j];
 }
 
 /* ---- Kernels --------------------------------------------------------------------------------- */
+
+static void forward_block(bool log_of, const struct lanes *s, float *y, const float *x,
+                          int64_t width)
+{
+    if (s->inner == 1 && log_of)
+        log_softmax_row(y, x, s->n);
+    else if (s->inner == 1)
+        mgpu_cpu_softmax_row(y, x, s->n, 1);
+    else if (log_of)
+        log_softmax_lanes(y, x, s->n, s->inner, width);
+    else
+        mgpu_cpu_softmax_lanes(y, x, s->n, s->inner, width, NULL);
+}
+
+static void backward_block(bool log_of, const struct lanes *s, float *dx, const float *y,
+                           const float *dy, int64_t width)
+{
+    if (s->inner == 1)
+        (log_of ? log_softmax_gradient_row : softmax_gradient_row)(dx, y, dy, s->n);
+    else
+        (log_of ? log_softmax_gradient_lanes : softmax_gradient_lanes)(dx, y, dy, s->n, s->inner,
+                                                                       width);
+}
 
 /* Lanes [at, at + width) of one outer place. */
 static void run_block(const struct mgpu_launch *l, const struct lanes *s, int64_t at, int64_t width)
@@ -120,14 +200,10 @@ static void run_block(const struct mgpu_launch *l, const struct lanes *s, int64_
     bool log_of = ((const struct mgpu_softmax_attrs *)l->node->attrs)->log;
     float *to = (float *)l->out[0].data + at;
     const float *a = (const float *)l->in[0].data + at;
-    if (l->inputs == 1 && s->inner == 1)
-        softmax_row(to, a, s->n, log_of);
-    else if (l->inputs == 1)
-        softmax_lanes(to, a, s, width, log_of);
-    else if (s->inner == 1)
-        gradient_row(to, a, (const float *)l->in[1].data + at, s->n, log_of);
+    if (l->inputs == 1)
+        forward_block(log_of, s, to, a, width);
     else
-        gradient_lanes(to, a, (const float *)l->in[1].data + at, s, width, log_of);
+        backward_block(log_of, s, to, a, (const float *)l->in[1].data + at, width);
 }
 
 static int run(const struct mgpu_launch *l)

@@ -71,7 +71,7 @@ static int prepare(const struct mgpu_node *node, int threads, bool exact, void *
     {                                                                                              \
         if (rows == TILE)                                                                          \
             for (int64_t c = 0; c < columns; c++)                                                  \
-                MGPU_LOOP for (int64_t r = 0; r < TILE; r++) to[c * to_step + r] =                 \
+                _Pragma("GCC ivdep") for (int64_t r = 0; r < TILE; r++) to[c * to_step + r] =      \
                     from[r * from_step + c];                                                       \
         else                                                                                       \
             for (int64_t c = 0; c < columns; c++)                                                  \

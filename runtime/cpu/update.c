@@ -10,9 +10,10 @@ enum { PIECE = 4096 }; /* elements that a thread does at once */
 /* What does not change from element to element. */
 struct rule {
     float coefficient, clip;
-    float shrink, decay; /* w *= shrink; g += decay * w */
-    float b1, b2, fresh1, fresh2, rate, scale, eps;
-    bool nesterov, torch;
+    float shrink, decay;                            /* w *= shrink; g += decay * w */
+    float b1, b2, fresh1, fresh2, rate, scale, eps; /* adam */
+    float kept, fresh, by_gradient, by_mean;        /* momentum: m = kept*m + fresh*g and
+                                                     * w += by_gradient*g + by_mean*m */
 };
 
 static double scalar(const struct mgpu_launch *l, int input, double otherwise)
@@ -21,39 +22,42 @@ static double scalar(const struct mgpu_launch *l, int input, double otherwise)
     return there ? *(const double *)l->in[input].data : otherwise;
 }
 
-static struct rule adam_rule(const struct mgpu_update_attrs *a, struct rule r, double t, double lr)
+static void set_adam(struct rule *r, const struct mgpu_update_attrs *a, double t, double lr)
 {
-    double correction1 = 1 - pow(a->beta1, t + 1), root = sqrt(1 - pow(a->beta2, t + 1));
-    r.b1 = (float)a->beta1, r.fresh1 = (float)(1 - a->beta1);
-    r.b2 = (float)a->beta2, r.fresh2 = (float)(1 - a->beta2);
-    r.rate = (float)(lr / correction1 * (r.torch ? 1 : root));
-    r.scale = (float)(r.torch ? 1 / root : 1);
-    r.eps = (float)a->eps;
-    return r;
+    bool torch = a->style == MGPU_STYLE_TORCH;
+    double correction = 1 - pow(a->beta1, t + 1), root = sqrt(1 - pow(a->beta2, t + 1));
+    r->b1 = (float)a->beta1, r->fresh1 = (float)(1 - a->beta1);
+    r->b2 = (float)a->beta2, r->fresh2 = (float)(1 - a->beta2);
+    r->rate = (float)(lr / correction * (torch ? 1 : root));
+    r->scale = (float)(torch ? 1 / root : 1);
+    r->eps = (float)a->eps;
 }
 
-static struct rule sgd_rule(const struct mgpu_update_attrs *a, struct rule r, double t, double lr)
+static void set_sgd(struct rule *r, const struct mgpu_update_attrs *a, double t, double lr)
 {
-    bool first = r.torch && t == 0;
-    r.b1 = first ? 0 : (float)a->momentum;
-    r.b2 = (float)a->momentum;
-    r.fresh1 = (float)(!r.torch ? -lr : first ? 1 : 1 - a->dampening);
-    r.rate = (float)lr;
-    r.nesterov = a->nesterov;
-    return r;
+    bool torch = a->style == MGPU_STYLE_TORCH, first = torch && t == 0;
+    double by_gradient = a->nesterov ? -lr : 0, by_mean = a->nesterov ? a->momentum : 1;
+    r->rate = (float)lr;
+    r->kept = first ? 0 : (float)a->momentum;
+    r->fresh = (float)(!torch ? -lr : first ? 1 : 1 - a->dampening);
+    r->by_gradient = (float)by_gradient;
+    r->by_mean = (float)(torch ? -lr * by_mean : by_mean);
 }
 
 static struct rule rule_of(const struct mgpu_launch *l)
 {
     const struct mgpu_update_attrs *a = l->node->attrs;
     double t = scalar(l, STEP, 0), lr = a->lr * scalar(l, LR_FACTOR, 1) / (1 + a->decay * t);
-    struct rule r = {.torch = a->style == MGPU_STYLE_TORCH};
-    bool decoupled = a->kind == MGPU_ADAMW || !r.torch;
-    r.coefficient = (float)scalar(l, COEFFICIENT, 1);
+    bool decoupled = a->kind == MGPU_ADAMW || a->style != MGPU_STYLE_TORCH;
+    struct rule r = {.coefficient = (float)scalar(l, COEFFICIENT, 1)};
     r.clip = a->clip_value > 0 ? (float)a->clip_value : INFINITY;
     r.shrink = decoupled ? (float)(1 - lr * a->weight_decay) : 1;
     r.decay = decoupled ? 0 : (float)a->weight_decay;
-    return a->kind == MGPU_SGD ? sgd_rule(a, r, t, lr) : adam_rule(a, r, t, lr);
+    if (a->kind == MGPU_SGD)
+        set_sgd(&r, a, t, lr);
+    else
+        set_adam(&r, a, t, lr);
+    return r;
 }
 
 /* The gradient as the kinds want it, and the weight before the step. NaN stays. */
@@ -68,8 +72,8 @@ MGPU_SIMD static void adam(const struct rule *given, float *w, const float *old_
                            float *m, const float *old_m, float *v, const float *old_v, int64_t n)
 {
     const struct rule r = *given;
-    MGPU_LOOP for (int64_t i = 0; i < n; i++)
-    {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++) {
         float d = gradient(&r, g[i], old_w[i]);
         float mean = r.b1 * old_m[i] + r.fresh1 * d, square = r.b2 * old_v[i] + r.fresh2 * d * d;
         m[i] = mean;
@@ -82,21 +86,20 @@ MGPU_SIMD static void sgd(const struct rule *given, float *w, const float *old_w
                           int64_t n)
 {
     const struct rule r = *given;
-    MGPU_LOOP for (int64_t i = 0; i < n; i++) w[i] =
-        r.shrink * old_w[i] - r.rate * gradient(&r, g[i], old_w[i]);
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        w[i] = r.shrink * old_w[i] - r.rate * gradient(&r, g[i], old_w[i]);
 }
 
 MGPU_SIMD static void momentum(const struct rule *given, float *w, const float *old_w,
                                const float *g, float *m, const float *old_m, int64_t n)
 {
     const struct rule r = *given;
-    MGPU_LOOP for (int64_t i = 0; i < n; i++)
-    {
-        float d = gradient(&r, g[i], old_w[i]), mean = r.b1 * old_m[i] + r.fresh1 * d;
-        float torch = -r.rate * (r.nesterov ? d + r.b2 * mean : mean);
-        float keras = r.nesterov ? r.b2 * mean - r.rate * d : mean;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++) {
+        float d = gradient(&r, g[i], old_w[i]), mean = r.kept * old_m[i] + r.fresh * d;
         m[i] = mean;
-        w[i] = r.shrink * old_w[i] + (r.torch ? torch : keras);
+        w[i] = r.shrink * old_w[i] + r.by_gradient * d + r.by_mean * mean;
     }
 }
 

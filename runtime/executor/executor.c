@@ -149,6 +149,7 @@ int mgpu_execute(struct mgpu_program *p, struct mgpu_comm *const *comm,
             continue;
         if (in->queue == MGPU_QUEUE_COMMUNICATION) {
             in->collective.contributes = in->gradients ? run->contributes : !run->idle;
+            MGPU_TRY(wait_for(p, comm, in)); /* what another group communicates */
             MGPU_TRY(mgpu_comm_start(comm[in->group], &in->collective));
             continue;
         }

@@ -84,7 +84,7 @@ static int run_piece(struct job *job, struct mgpu_rank *rank, int piece, bool *c
     scalars[MGPU_SCALAR_SAMPLE_BASE] = (double)(piece_first + first);
     struct mgpu_execution r = {.last_piece = piece == job->pieces - 1,
                                .idle = count == 0,
-                               .contributes = job->pieces > 1 || *contributes,
+                               .contributes = t->pieces > 1 || *contributes,
                                .check_gradients = run->update,
                                .scalars = scalars};
     MGPU_TRY(mgpu_execute(p, rank->comm, rank->buffer, &r));
@@ -99,7 +99,7 @@ static int run_rank(struct mgpu_rank *rank, void *context)
     bool contributes = false;
     memset(job->t->result_sums + rank->rank * MGPU_RESULT_SUMS, 0,
            sizeof(double) * MGPU_RESULT_SUMS);
-    if (job->pieces > 1)
+    if (job->t->pieces > 1 && job->run->mode == MGPU_MODE_TRAIN)
         memset(rank->buffer[MGPU_BUFFER_GRADIENTS], 0, (size_t)rank->bytes[MGPU_BUFFER_GRADIENTS]);
     for (int m = 0; m < job->pieces; m++)
         MGPU_TRY(run_piece(job, rank, m, &contributes));
@@ -156,6 +156,8 @@ int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, dou
 {
     bool predicts = run->mode == MGPU_MODE_PREDICT;
     struct job job = {.t = t, .run = run, .pieces = run->mode == MGPU_MODE_TRAIN ? t->pieces : 1};
+    if (job.pieces > run->count) /* a short batch: no piece is empty */
+        job.pieces = run->count > 0 ? (int)run->count : 1;
     if (!predicts)
         MGPU_TRY(count_losses(t, run, counts));
     set_scalars(t, run, counts, job.scalars);

@@ -208,6 +208,8 @@ static int add_size(struct sizes *s, int64_t size, int rank)
 static int add_batch(struct sizes *s, const struct mgpu_trainer *t, int64_t batch, int pieces)
 {
     int ranks = mgpu_team_size(t->team), places = t->plan->places;
+    if (pieces > batch)
+        pieces = (int)batch;
     for (int m = 0; m < pieces && batch > 0; m++) {
         int64_t first, piece, count;
         mgpu_batches_slice(batch, pieces, m, &first, &piece);

@@ -179,6 +179,35 @@ int mgpu_graph_node(struct mgpu_graph *g, const struct mgpu_op *op, const void *
     return 0;
 }
 
+static void need(bool *needed, const struct mgpu_value *v)
+{
+    if (v && v->kind == MGPU_VALUE_RESULT)
+        needed[v->producer->id] = true;
+}
+
+void mgpu_graph_prune(struct mgpu_graph *g)
+{
+    bool *needed = mgpu_xcalloc((size_t)g->node_count, sizeof *needed);
+    int kept = 0;
+    for (int i = 0; i < g->output_count; i++)
+        need(needed, g->outputs[i]);
+    for (int i = 0; i < g->parameter_count; i++) {
+        need(needed, g->parameters[i].gradient);
+        need(needed, g->parameters[i].next);
+    }
+    for (int n = g->node_count - 1; n >= 0; n--)
+        for (int i = 0; needed[n] && i < g->nodes[n]->inputs; i++)
+            need(needed, g->nodes[n]->input[i]);
+    for (int n = 0; n < g->node_count; n++)
+        if (needed[n]) {
+            g->nodes[kept] = g->nodes[n];
+            g->nodes[kept]->id = kept;
+            kept++;
+        }
+    g->node_count = kept;
+    free(needed);
+}
+
 int64_t mgpu_value_count(const struct mgpu_value *v)
 {
     int64_t n = 1;

@@ -134,6 +134,9 @@ void mgpu_graph_output(struct mgpu_graph *g, const char *name, struct mgpu_value
 int mgpu_graph_node(struct mgpu_graph *g, const struct mgpu_op *op, const void *attrs, int inputs,
                     struct mgpu_value *const *input, int outputs, struct mgpu_value **out);
 
+/* Drops the nodes that no output, gradient or ->next needs. */
+void mgpu_graph_prune(struct mgpu_graph *g);
+
 /* Elements of a value; bytes of a value. */
 int64_t mgpu_value_count(const struct mgpu_value *value);
 int64_t mgpu_value_bytes(const struct mgpu_value *value);

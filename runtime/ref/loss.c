@@ -58,7 +58,7 @@ static int bad_label(const struct mgpu_launch *l, int64_t position, int64_t labe
                      mgpu_shape_text(text, t->rank, at));
 }
 
-static int check_labels(const struct mgpu_launch *l)
+int mgpu_ref_check_labels(const struct mgpu_launch *l)
 {
     int64_t classes = l->in[X].dims[attrs_of(l)->axis];
     if (attrs_of(l)->dense)
@@ -224,7 +224,7 @@ static int run(const struct mgpu_launch *l)
     struct mgpu_lanes lanes = mgpu_lanes_of(&l->in[X], (int)attrs_of(l)->axis);
     int64_t blocks = blocks_of(lanes.outer * lanes.inner);
     double *sums = scratch(l, l->threads), all = 0;
-    MGPU_TRY(check_labels(l));
+    MGPU_TRY(mgpu_ref_check_labels(l));
 #pragma omp parallel for num_threads(l->threads) schedule(static)
     for (int64_t b = 0; b < blocks; b++) {
         double *own = scratch(l, omp_get_thread_num());
@@ -241,7 +241,7 @@ static int run_grad(const struct mgpu_launch *l)
 {
     struct mgpu_lanes lanes = mgpu_lanes_of(&l->in[X], (int)attrs_of(l)->axis);
     double factor = scalar(l, NORMALISER) * scalar(l, DLOSS);
-    MGPU_TRY(check_labels(l));
+    MGPU_TRY(mgpu_ref_check_labels(l));
 #pragma omp parallel for num_threads(l->threads) schedule(static)
     for (int64_t p = 0; p < lanes.outer * lanes.inner; p++) {
         double *own = scratch(l, omp_get_thread_num());

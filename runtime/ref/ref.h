@@ -33,4 +33,7 @@ int64_t mgpu_tensor_count(const struct mgpu_tensor *t);
 /* Row-major strides in elements. */
 void mgpu_tensor_strides(const struct mgpu_tensor *t, int64_t strides[MGPU_MAX_RANK]);
 
+/* cross_entropy and its gradient: fails when a class number is out of range, naming the sample. */
+int mgpu_ref_check_labels(const struct mgpu_launch *launch);
+
 #endif

@@ -1,6 +1,8 @@
 /* Every kernel of backend `cpu` against `ref` on odd shapes, alone and beside another rank. */
 #include "runtime/ops/build.h"
+#include "runtime/graph/step_scalar.h"
 #include "runtime/ops/conv.h"
+#include "runtime/ops/loss.h"
 #include "runtime/ops/matmul.h"
 #include "runtime/ops/movement.h"
 #include "runtime/ops/normalize.h"
@@ -244,6 +246,36 @@ static const struct mgpu_check softmaxes[] = {
     {.name = NULL},
 };
 
+#define LABELS(last, ...)                                                                          \
+    {                                                                                              \
+        .rank = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dims = {__VA_ARGS__},         \
+        .batch_axis = -1, .type = MGPU_INT64, .high = last, .constant = true                       \
+    }
+#define WEIGHTS(n)                                                                                 \
+    {                                                                                              \
+        .rank = 1, .dims = {n}, .batch_axis = -1, .low = 0.5, .high = 2, .constant = true          \
+    }
+#define CROSS_ENTROPY(text, axis_, x_, labels_, classes_, samples_)                                \
+    {                                                                                              \
+        .name = "cross_entropy " text, .op = &mgpu_op_cross_entropy,                               \
+        .attrs = ATTRS(cross_entropy, .axis = axis_, .ignore = true, .ignore_index = 1),           \
+        .inputs = 5, .input = {                                                                    \
+            x_,                                                                                    \
+            labels_,                                                                               \
+            classes_,                                                                              \
+            samples_,                                                                              \
+            {.rank = 0, .batch_axis = -1, .scalar = 1 + MGPU_SCALAR_LOSS}                          \
+        }                                                                                          \
+    }
+
+static const struct mgpu_check losses[] = {
+    CROSS_ENTROPY("rows", 1, DIMS(33, 10), LABELS(9, 33), ABSENT, ABSENT),
+    CROSS_ENTROPY("long rows", 1, DIMS(7, 5000), LABELS(4999, 7), ABSENT, WEIGHTS(7)),
+    CROSS_ENTROPY("planes", 1, DIMS(2, 3, 15, 20), LABELS(2, 2, 15, 20), WEIGHTS(3), ABSENT),
+    CROSS_ENTROPY("first axis", 0, DIMS(5, 70), LABELS(4, 70), WEIGHTS(5), WEIGHTS(70)),
+    {.name = NULL},
+};
+
 /* ---- Normalisations ----------------------------------------------------------------------------
  */
 
@@ -278,7 +310,7 @@ static const struct mgpu_check normalisations[] = {
 int main(void)
 {
     static const struct mgpu_check *const all[] = {
-        convolutions, pools, products, reductions, transposes, softmaxes, normalisations};
+        convolutions, pools, products, reductions, transposes, softmaxes, losses, normalisations};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         CHECK(mgpu_kernel_check(all[i]) == 0);
         CHECK(mgpu_kernel_check_together(all[i]) == 0);

@@ -94,9 +94,10 @@ static void feed(struct world *w, struct mgpu_rank *rank, const struct mgpu_prog
 static int run_piece(struct world *w, struct mgpu_rank *rank, int m, bool *contributes)
 {
     int64_t piece_first, piece, first, count, counted = 0;
+    int pieces = w->count < w->pieces ? (int)w->count : w->pieces; /* none is empty */
     for (int64_t i = 0; i < w->count; i++)
         counted += w->labels[w->first + i] >= 0;
-    mgpu_batches_slice(w->count, w->pieces, m, &piece_first, &piece);
+    mgpu_batches_slice(w->count, pieces, m, &piece_first, &piece);
     mgpu_batches_slice(piece, rank->replicas, rank->replica, &first, &count);
     struct mgpu_program *p = w->program[rank->rank][count ? count : 1];
     double scalars[MGPU_SCALARS] = {0};
@@ -109,7 +110,7 @@ static int run_piece(struct world *w, struct mgpu_rank *rank, int m, bool *contr
     *contributes = *contributes || count;
     if (count)
         feed(w, rank, p, w->first + piece_first + first);
-    struct mgpu_execution run = {.last_piece = m == w->pieces - 1,
+    struct mgpu_execution run = {.last_piece = m == pieces - 1,
                                  .idle = count == 0,
                                  .contributes = *contributes,
                                  .check_gradients = true,
@@ -129,7 +130,7 @@ static int run_rank(struct mgpu_rank *rank, void *context)
     w->loss[rank->rank] = 0;
     if (w->pieces > 1)
         memset(rank->buffer[MGPU_BUFFER_GRADIENTS], 0, (size_t)rank->bytes[MGPU_BUFFER_GRADIENTS]);
-    for (int m = 0; m < w->pieces; m++)
+    for (int m = 0; m < w->pieces && m < w->count; m++)
         MGPU_TRY(run_piece(w, rank, m, &contributes));
     return 0;
 }

@@ -12,7 +12,8 @@
 #define MGPU_PARTITIONER_PLANNER_H
 
 #include "partitioner/report.h"
-#include "partitioner/topology.h"
+
+struct mgpu_topology;
 
 struct mgpu_planner_model {
     const char *path; /* of the ONNX file, for its hash */

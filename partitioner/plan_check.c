@@ -148,6 +148,7 @@ static void reach(const struct mgpu_outline *m, int from, bool *reached)
 
 static int find_parts(const struct check *c, const struct mgpu_plan_rewrite *r, int *node)
 {
+    const struct mgpu_outline_node *n = c->model->node;
     for (int i = 0; i < r->outputs; i++) {
         node[i] = mgpu_outline_find(c->model, r->output[i]);
         if (node[i] < 0)
@@ -155,6 +156,9 @@ static int find_parts(const struct check *c, const struct mgpu_plan_rewrite *r, 
         for (int k = 0; k < i; k++)
             if (node[k] == node[i])
                 return mgpu_fail(MGPU_EINVALID, "'%s' stands twice", r->output[i]);
+        if (strcmp(n[node[i]].type, n[node[0]].type))
+            return mgpu_fail(MGPU_EINVALID, "'%s' is %s, '%s' is %s", r->output[0], n[node[0]].type,
+                             r->output[i], n[node[i]].type);
     }
     return 0;
 }
@@ -170,9 +174,6 @@ static int check_rewrite(const struct check *c, const struct mgpu_plan_rewrite *
         return mgpu_fail(MGPU_EINVALID, "two or more nodes are stacked");
     MGPU_TRY(find_parts(c, r, node));
     for (int i = 0; i < r->outputs; i++) {
-        if (strcmp(m->node[node[i]].type, m->node[node[0]].type))
-            return mgpu_fail(MGPU_EINVALID, "'%s' is %s, '%s' is %s", r->output[0],
-                             m->node[node[0]].type, r->output[i], m->node[node[i]].type);
         reach(m, node[i], reached);
         for (int k = 0; k < r->outputs; k++)
             if (k != i && reached[node[k]])

@@ -6,7 +6,7 @@
 /* Devices that differ only in name count once: representatives of the replica's sets of kinds. With
  * more than 64 sets the bound is left out. */
 struct speeds {
-    int classes; /* 0: too many */
+    int classes;    /* 0: too many */
     int device[64]; /* one of each class */
     int count[64];
     double total[64]; /* ms of all groups on it */

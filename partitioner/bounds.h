@@ -17,6 +17,6 @@ struct mgpu_bounds {
 
 /* Of one replica, for any assignment that obeys the pins, in any order of tasks. */
 void mgpu_bound(struct mgpu_bounds *bounds, const struct mgpu_flow *flow,
-               const struct mgpu_replica *replica);
+                const struct mgpu_replica *replica);
 
 #endif

@@ -33,7 +33,13 @@ struct mgpu_planner_options {
     int64_t memory;                 /* bytes of each device; 0: as the topology says */
     const char *precision;          /* "f64", "f32" (or NULL), "tf32", "bf16", "f16" */
     const char *profile;            /* file of measured costs, or NULL */
-    double seconds;                 /* for the search; 0: a default */
+    double search_ms;               /* of one core, about; 0: a default */
+
+    /* Times this model's operators on the devices, which must be here, and keeps them in `profile`
+     * when it is given. Progress: what is measured, and the share that is done; may be NULL. */
+    bool measure;
+    void (*progress)(void *context, const char *what, double share);
+    void *progress_context;
 };
 
 struct mgpu_planned {

@@ -23,6 +23,7 @@ struct mgpu_report {
     const struct mgpu_outline *outline; /* plan->node[i] is outline->node[i] */
     const char *topology;               /* as asked for */
     const char *training;               /* "adam, mse on 'y', f32" */
+    const char *placement;              /* a sentence on what placement can win, or "" */
     int spans;
     const struct mgpu_span *span; /* of one replica: devices below plan->places */
 };

@@ -88,16 +88,16 @@ static void print_reasons(const struct mgpu_plan_file *plan, int top, FILE *to)
     }
 }
 
-static void print_bounds(const struct mgpu_plan_file *plan, FILE *to)
+static void print_bounds(const struct mgpu_report *r, FILE *to)
 {
-    const struct mgpu_predicted *p = &plan->predicted;
+    const struct mgpu_predicted *p = &r->plan->predicted;
     char ms[MGPU_UNIT_TEXT];
     if (p->lower_bound_ms > 0)
         fprintf(to,
                 "no plan of these devices is faster than %s: the chosen one is within %.1f %%\n",
                 mgpu_ms_text(ms, p->lower_bound_ms), 100 * (p->step_ms / p->lower_bound_ms - 1));
-    if (p->parallelism > 0)
-        fprintf(to, "work / critical path: placement alone cannot pass %.2fx\n", p->parallelism);
+    if (*r->placement)
+        fprintf(to, "%s\n", r->placement);
 }
 
 /* ---- Placement ------------------------------------------------------------------------------- */
@@ -146,7 +146,7 @@ void mgpu_report_table(const struct mgpu_report *r, int top, FILE *to)
     print_strategies(plan, top, to);
     fputc('\n', to);
     print_reasons(plan, top, to);
-    print_bounds(plan, to);
+    print_bounds(r, to);
     print_placement(plan, to);
     print_nodes(plan, to);
 }

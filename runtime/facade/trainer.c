@@ -10,7 +10,7 @@
 
 /* ---- Making ---------------------------------------------------------------------------------- */
 
-static int settle_optimizer(struct mgpu_trainer *t)
+int mgpu_settle_optimizer(struct mgpu_trainer *t)
 {
     const struct mgpu_options *o = &t->options;
     int n = t->weights->count, groups = mgpu_text_count(o->group);
@@ -69,7 +69,7 @@ static int set_up(struct mgpu_trainer *t)
         return mgpu_fail(MGPU_EUSAGE, "--accumulate: a batch of %lld has no %d pieces",
                          (long long)t->batch, t->pieces);
     if (trains)
-        MGPU_TRY(settle_optimizer(t));
+        MGPU_TRY(mgpu_settle_optimizer(t));
     MGPU_TRY(settle_length(t));
     make_numbers(t);
     unsigned modes = 0;

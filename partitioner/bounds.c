@@ -1,0 +1,135 @@
+#include "partitioner/bounds.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Devices that differ only in name count once: representatives of the replica's sets of kinds. With
+ * more than 64 sets the bound is left out. */
+struct speeds {
+    int classes; /* 0: too many */
+    int device[64]; /* one of each class */
+    int count[64];
+    double total[64]; /* ms of all groups on it */
+};
+
+static void find_classes(struct speeds *c, const struct mgpu_replica *r)
+{
+    c->classes = 0;
+    for (int d = 0; d < r->ranks; d++) {
+        int k = 0;
+        while (k < c->classes && r->kinds[c->device[k]] != r->kinds[d])
+            k++;
+        if (k == 64) {
+            c->classes = 0;
+            return;
+        }
+        if (k == c->classes) {
+            c->device[k] = d;
+            c->count[k] = 0;
+            c->classes++;
+        }
+        c->count[k]++;
+    }
+}
+
+static bool on_owner(const struct mgpu_flow_task *t, const struct mgpu_replica *r)
+{
+    return t->group < 0 || (t->phase == MGPU_PHASE_UPDATE && r->weights_on >= 0);
+}
+
+static double group_ms(const struct mgpu_flow *f, const struct mgpu_replica *r, int group,
+                       int device)
+{
+    double sum = 0;
+    for (int k = f->group_first[group]; k < f->group_first[group + 1]; k++)
+        if (!on_owner(&f->task[f->group_task[k]], r))
+            sum += mgpu_task_ms(f, r, f->group_task[k], device);
+    return sum;
+}
+
+static void bound_work(struct mgpu_bounds *b, const struct mgpu_flow *f,
+                       const struct mgpu_replica *r, struct mgpu_arena *arena)
+{
+    struct speeds c;
+    find_classes(&c, r);
+    double speed = 0, *pinned = MGPU_NEW_ARRAY(arena, double, r->topology->devices);
+    b->alone = INFINITY;
+    for (int k = 0; k < c.classes; k++) {
+        c.total[k] = 0;
+        for (int g = 0; g < f->groups; g++)
+            c.total[k] += group_ms(f, r, g, c.device[k]);
+        b->alone = fmin(b->alone, c.total[k]);
+        speed += c.total[k] > 0 ? c.count[k] / c.total[k] : 0;
+    }
+    b->work = b->group = 0;
+    for (int g = 0; g < f->groups; g++) {
+        double share = INFINITY, least = INFINITY, ms;
+        int pin = f->pin[g];
+        for (int k = 0; k < c.classes; k++) {
+            ms = group_ms(f, r, g, c.device[k]);
+            least = fmin(least, ms);
+            share = fmin(share, c.total[k] > 0 ? ms / c.total[k] : 0);
+        }
+        if (pin >= 0) {
+            pinned[pin] += least = group_ms(f, r, g, pin);
+            share = pin < r->ranks ? share : 0;
+        }
+        b->work += speed > 0 ? share / speed : 0;
+        b->group = fmax(b->group, least);
+    }
+    for (int d = 0; d < r->topology->devices; d++)
+        b->work = fmax(b->work, pinned[d]);
+}
+
+/* The path, and the sums that end it. `end` is by position, of the unplaced simulation. */
+static void bound_sums(struct mgpu_bounds *b, const struct mgpu_flow *f,
+                       const struct mgpu_replica *r, const double *end)
+{
+    double first = INFINITY, bytes = 0;
+    b->sums = 0;
+    if (!r->sum)
+        return;
+    for (int p = 0; p < f->params; p++) {
+        if (f->param[p].complete < 0)
+            continue;
+        double sum = INFINITY;
+        for (int d = 0; d < r->ranks; d++)
+            sum = fmin(sum, mgpu_all_reduce_ms(&r->sum[d], (double)f->param[p].bytes));
+        first = fmin(first, end[f->param[p].complete]);
+        bytes += (double)f->param[p].bytes;
+        b->sums = fmax(b->sums, end[f->param[p].complete] + sum);
+    }
+    double least = INFINITY;
+    for (int d = 0; d < r->ranks; d++)
+        least = fmin(least, mgpu_all_reduce_ms(&r->sum[d], bytes / r->ranks));
+    if (bytes > 0)
+        b->sums = fmax(b->sums, first + least);
+}
+
+/* Whether the parameters alone are more than all devices hold. */
+static bool too_large(const struct mgpu_flow *f, const struct mgpu_replica *r)
+{
+    double bytes = 0, room = 0;
+    for (int p = 0; p < f->params; p++)
+        bytes += (double)f->param[p].bytes * (f->param[p].trained ? 2 : 1) +
+                 (double)f->param[p].state_bytes;
+    for (int d = 0; d < r->topology->devices; d++)
+        room += d < r->ranks || d >= r->ranks * r->replicas ? (double)r->memory[d] : 0;
+    return bytes > room;
+}
+
+void mgpu_bound(struct mgpu_bounds *b, const struct mgpu_flow *f, const struct mgpu_replica *r)
+{
+    struct mgpu_arena *arena = mgpu_arena_new();
+    struct mgpu_assignment a = {f->pin, MGPU_NEW_ARRAY(arena, int, f->params)};
+    struct mgpu_simulator *s = mgpu_simulator_new(f, r);
+    mgpu_choose_owners(f, r, &a);
+    b->path = mgpu_simulate(s, &a, INFINITY);
+    bound_work(b, f, r, arena);
+    bound_sums(b, f, r, s->end);
+    b->step = fmax(fmax(b->path, b->work), fmax(b->group, b->sums));
+    if (too_large(f, r))
+        b->step = INFINITY;
+    mgpu_simulator_free(s);
+    mgpu_arena_free(arena);
+}

@@ -177,7 +177,8 @@ static int prepare(struct run *run)
         if (run->program[0]->bytes[b] > bytes[b])
             bytes[b] = run->program[0]->bytes[b];
     bytes[MGPU_BUFFER_SCALARS] = MGPU_SCALARS * (int64_t)sizeof(double);
-    MGPU_TRY(mgpu_team_allocate(run->team, bytes));
+    for (int r = 0; r < mgpu_team_size(run->team); r++)
+        MGPU_TRY(mgpu_rank_allocate(mgpu_team_rank(run->team, r), bytes));
     return mgpu_team_run(run->team, start_rank, run);
 }
 
@@ -259,7 +260,7 @@ static int measure(struct mgpu_profile *profile, struct run *run)
 int mgpu_measure(struct mgpu_profile *profile, const struct mgpu_measure *m)
 {
     struct run run = {.m = m, .store = mgpu_store_layout_new()};
-    int rc = mgpu_team_new(&run.team, m->device, m->ranks);
+    int rc = mgpu_team_new(&run.team, m->device, m->ranks, 1);
     if (rc == 0)
         rc = measure(profile, &run);
     for (int r = 0; r < m->ranks; r++) {

@@ -43,8 +43,8 @@ static int communicate(struct mgpu_rank *rank, void *context)
     op.peer = 1 - rank->rank;
     for (int i = 0; i < REPEATS; i++) {
         double start = mgpu_now_ms();
-        MGPU_TRY(mgpu_comm_start(rank->comm, &op));
-        MGPU_TRY(mgpu_comm_wait(rank->comm, &done));
+        MGPU_TRY(mgpu_comm_start(rank->comm[0], &op));
+        MGPU_TRY(mgpu_comm_wait(rank->comm[0], &done));
         op.tag++;
         if (rank->rank == 0)
             job->ms[i] = mgpu_now_ms() - start;

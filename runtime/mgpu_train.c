@@ -37,10 +37,21 @@ static void say_start(const struct mgpu_train_command *c, const struct mgpu_fact
             (long long)f->batch, (long long)f->steps_per_epoch, f->steps_per_epoch == 1 ? "" : "s");
 }
 
+/* One word for the shell. */
+static void say_word(const char *text)
+{
+    fputs(" '", stderr);
+    for (; *text; text++)
+        fputs(*text == '\'' ? "'\\''" : (char[]){*text, 0}, stderr);
+    fputc('\'', stderr);
+}
+
 static void say_list(const char *option, const char *const *list)
 {
-    for (int i = 0; list && list[i]; i++)
-        fprintf(stderr, " --%s '%s'", option, list[i]);
+    for (int i = 0; list && list[i]; i++) {
+        fprintf(stderr, " --%s", option);
+        say_word(list[i]);
+    }
 }
 
 /* What to type next: the saved model, on the validation data where there are any. */
@@ -50,12 +61,17 @@ static void say_next(const struct mgpu_train_command *c)
     for (int i = 0; !c->quiet && c->save && c->save[i]; i++) {
         if (!strstr(c->save[i], ".onnx"))
             continue;
-        fprintf(stderr, "next: mgpu-train %s", c->save[i]);
+        fputs("next: mgpu-train", stderr);
+        say_word(c->save[i]);
         say_list("data", o->val ? o->val : o->data);
         say_list("scale", o->scale);
         say_list("normalize", o->normalize);
+        say_list("batch-axis", o->batch_axis);
+        say_list("rows", o->rows);
+        say_list("dim", o->dim);
         say_list("loss", o->loss);
-        fprintf(stderr, " --evaluate\n");
+        say_list("metric", o->metric);
+        fputs(" --evaluate\n", stderr);
         return;
     }
 }
@@ -67,6 +83,7 @@ static int end_epoch(struct mgpu_trainer *t, struct mgpu_progress *p, int64_t ep
 {
     const struct mgpu_number *numbers;
     int n = mgpu_epoch_numbers(t, &numbers);
+    MGPU_TRY(n);
     mgpu_result_numbers(result, "", numbers, n);
     struct mgpu_number *own = malloc(sizeof *own * (size_t)n);
     memcpy(own, numbers, sizeof *own * (size_t)n);

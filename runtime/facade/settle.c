@@ -320,6 +320,21 @@ static void want_outputs(struct mgpu_trainer *t)
     t->lower.wanted_count = n;
 }
 
+/* An output in which other rows go before samples ([T*N, C]) does not pair with labels by sample.
+ */
+static int check_order(const struct mgpu_graph *g, const struct mgpu_value *y,
+                       const struct mgpu_loss *loss)
+{
+    char text[MGPU_VALUE_TEXT];
+    struct mgpu_split split;
+    if (!mgpu_plan_follow(g, y, &split) || split.kind != MGPU_SPLIT_AXIS || split.outer == 1)
+        return 0;
+    return mgpu_fail(MGPU_EUNSUPPORTED,
+                     "--loss %s: in output '%s' %s the samples are not the slowest part of axis "
+                     "%d, so labels cannot be matched to them; take the loss before the reshape",
+                     loss->text, loss->output, mgpu_value_text(text, g, y), split.axis);
+}
+
 static int bind_loss(struct mgpu_trainer *t, struct mgpu_graph *g, int i)
 {
     struct mgpu_loss *loss = &t->loss[i];
@@ -331,6 +346,7 @@ static int bind_loss(struct mgpu_trainer *t, struct mgpu_graph *g, int i)
     if (t->planning)
         return mgpu_loss_bind_made(loss, g, y, t->arena);
     if (loss->kind != MGPU_LOSS_OUTPUT) {
+        MGPU_TRY(check_order(g, y, loss));
         if (t->train.feed)
             MGPU_TRY(mgpu_feed_dataset(&d, t->train.feed, loss->label));
         if (!d)
@@ -482,6 +498,10 @@ int mgpu_settle_losses(struct mgpu_trainer *t)
 {
     struct mgpu_graph *g = NULL;
     t->batch = t->options.batch > 0 ? t->options.batch : 32;
+    if (!t->options.inference && !mgpu_text_count(t->options.loss))
+        return mgpu_fail(MGPU_EUSAGE,
+                         "training needs a loss: --loss cross_entropy, mse, bce_logits "
+                         "... (--help loss lists them)");
     MGPU_TRY(parse_losses(t));
     want_outputs(t);
     t->lower.batch = t->batch;

@@ -49,6 +49,7 @@ struct mgpu_options {
     bool exact;
     /* devices */
     const char *devices, *strategy;
+    const char *plan; /* file: devices and what they do */
     int threads;
     int deterministic; /* logical ranks; 0: off */
     /* run */

@@ -59,6 +59,7 @@ struct mgpu_trainer {
     struct mgpu_rank_device *devices;
     struct mgpu_team *team;
     struct mgpu_plan *plan;
+    struct mgpu_plan_file *plan_file; /* that it came from, or NULL */
     int pieces;
 
     int losses;
@@ -100,6 +101,10 @@ int mgpu_settle_data(struct mgpu_trainer *t);    /* feeds opened, input sizes */
 int mgpu_settle_losses(struct mgpu_trainer *t);  /* losses, metrics, wants bound */
 int mgpu_settle_optimizer(struct mgpu_trainer *t);
 int mgpu_text_count(const char *const *list);
+
+/* ---- plan.c: --plan ---- */
+int mgpu_plan_devices(struct mgpu_trainer *t, int *ranks); /* the plan, and devices for it */
+int mgpu_check_plan(struct mgpu_trainer *t);               /* against the model */
 
 /* ---- partition.c: planning ---- */
 

@@ -127,7 +127,7 @@ void mgpu_bound(struct mgpu_bounds *b, const struct mgpu_flow *f, const struct m
     b->path = mgpu_simulate(s, &a, INFINITY);
     bound_work(b, f, r, arena);
     bound_sums(b, f, r, s->end);
-    b->step = fmax(fmax(b->path, b->work), fmax(b->group, b->sums));
+    b->step = fmax(fmax(b->path, b->sums), s->host_ms + fmax(b->work, b->group));
     if (too_large(f, r))
         b->step = INFINITY;
     mgpu_simulator_free(s);

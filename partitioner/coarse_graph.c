@@ -223,7 +223,8 @@ struct mgpu_task_graph *mgpu_coarse_graph(const struct mgpu_flow *flow, const in
     *g = (struct mgpu_task_graph){.arena = arena,
                                   .batch = flow->graph->batch,
                                   .groups = clusters,
-                                  .input_bytes = flow->graph->input_bytes};
+                                  .input_bytes = flow->graph->input_bytes,
+                                  .host_ms = flow->graph->host_ms};
     g->pin = MGPU_NEW_ARRAY(arena, int, clusters);
     memset(g->pin, -1, sizeof(int) * (size_t)clusters);
     for (int i = 0; i < flow->groups; i++)

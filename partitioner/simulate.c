@@ -1,7 +1,5 @@
 #include "partitioner/simulate.h"
 
-#include "runtime/base/status.h"
-
 #include <math.h>
 #include <string.h>
 
@@ -52,18 +50,26 @@ static void init_sums(struct mgpu_replica *r, struct mgpu_arena *arena)
     }
 }
 
-int mgpu_replica_init(struct mgpu_replica *r, const struct mgpu_topology *topology, int replicas,
-                      int ranks, int weights_on, struct mgpu_arena *arena)
+int mgpu_channels(const struct mgpu_topology *t)
+{
+    int channels = 0;
+    for (int i = 0; i < t->devices; i++)
+        for (int k = 0; k < t->devices; k++)
+            if (i != k && link_between(t, i, k)->channel >= channels)
+                channels = link_between(t, i, k)->channel + 1;
+    return channels;
+}
+
+void mgpu_replica_init(struct mgpu_replica *r, const struct mgpu_topology *topology, int channels,
+                       int replicas, int ranks, int weights_on, struct mgpu_arena *arena)
 {
     int n = topology->devices;
     *r = (struct mgpu_replica){.topology = topology,
                                .replicas = replicas,
                                .ranks = ranks,
                                .weights_on = weights_on,
-                               .bucket_bytes = 25 << 20};
-    if (topology->kinds > 64)
-        return mgpu_fail(MGPU_EUNSUPPORTED, "%d kinds of devices are more than 64",
-                         topology->kinds);
+                               .bucket_bytes = 25 << 20,
+                               .channels = channels};
     r->kinds = MGPU_NEW_ARRAY(arena, uint64_t, n);
     r->memory = MGPU_NEW_ARRAY(arena, int64_t, n);
     for (int d = 0; d < n; d++)
@@ -74,14 +80,10 @@ int mgpu_replica_init(struct mgpu_replica *r, const struct mgpu_topology *topolo
         if (r->memory[first] > r->memory[d])
             r->memory[first] = r->memory[d];
     }
-    for (int i = 0; i < n * n; i++)
-        if (i / n != i % n && topology->link[i].channel >= r->channels)
-            r->channels = topology->link[i].channel + 1;
     if (replicas > 1 && weights_on >= 0)
         init_owner(r, arena);
     if (replicas > 1 && weights_on < 0)
         init_sums(r, arena);
-    return 0;
 }
 
 double mgpu_task_ms(const struct mgpu_flow *flow, const struct mgpu_replica *replica, int position,
@@ -92,6 +94,14 @@ double mgpu_task_ms(const struct mgpu_flow *flow, const struct mgpu_replica *rep
     double worst = ms[__builtin_ctzll(kinds)];
     for (kinds &= kinds - 1; kinds; kinds &= kinds - 1)
         worst = fmax(worst, ms[__builtin_ctzll(kinds)]);
+    return worst;
+}
+
+double mgpu_host_of(const struct mgpu_flow *flow, const struct mgpu_replica *replica, int device)
+{
+    double worst = 0;
+    for (uint64_t kinds = replica->kinds[device]; kinds && flow->graph->host_ms; kinds &= kinds - 1)
+        worst = fmax(worst, flow->graph->host_ms[__builtin_ctzll(kinds)]);
     return worst;
 }
 
@@ -167,7 +177,17 @@ struct mgpu_simulator_state {
     double *arrival; /* and when it arrives */
     int stamp;
     double *least; /* by position: ms on its best device */
+    double *host;  /* by device: ms before its first task */
+    double *slow;  /* by device: how much longer tasks take beside sums */
 };
+
+static double interference(const struct mgpu_replica *r, int device)
+{
+    double worst = 1;
+    for (uint64_t kinds = r->kinds[device]; kinds; kinds &= kinds - 1)
+        worst = fmax(worst, r->topology->kind[__builtin_ctzll(kinds)].interference);
+    return worst;
+}
 
 /* Tasks' times on their best device, over each set of kinds once. */
 static void fill_least(const struct mgpu_flow *f, const struct mgpu_replica *r, double *least)
@@ -197,6 +217,7 @@ struct mgpu_simulator *mgpu_simulator_new(const struct mgpu_flow *flow,
     *s = (struct mgpu_simulator){.flow = flow, .replica = replica, .arena = arena, .state = st};
     s->start = MGPU_NEW_ARRAY(arena, double, flow->tasks);
     s->end = MGPU_NEW_ARRAY(arena, double, flow->tasks);
+    s->whole = MGPU_NEW_ARRAY(arena, double, flow->params);
     s->at = MGPU_NEW_ARRAY(arena, int, flow->tasks);
     s->transfer = MGPU_NEW_ARRAY(arena, struct mgpu_transfer, uses + users);
     s->peak = MGPU_NEW_ARRAY(arena, int64_t, devices);
@@ -214,7 +235,16 @@ struct mgpu_simulator *mgpu_simulator_new(const struct mgpu_flow *flow,
     st->sent = MGPU_NEW_ARRAY(arena, int, devices);
     st->arrival = MGPU_NEW_ARRAY(arena, double, devices);
     st->least = MGPU_NEW_ARRAY(arena, double, flow->tasks);
+    st->host = MGPU_NEW_ARRAY(arena, double, devices);
+    st->slow = MGPU_NEW_ARRAY(arena, double, devices);
     fill_least(flow, replica, st->least);
+    s->host_ms = devices ? INFINITY : 0;
+    for (int d = 0; d < devices; d++) {
+        st->host[d] = mgpu_host_of(flow, replica, d);
+        st->slow[d] = interference(replica, d);
+        if (replica->kinds[d])
+            s->host_ms = fmin(s->host_ms, st->host[d]);
+    }
     return s;
 }
 
@@ -232,7 +262,6 @@ static void reset(struct mgpu_simulator *s)
     int devices = s->replica->topology->devices;
     CLEAR(st->ready, s->flow->tasks);
     CLEAR(st->group_ready, s->flow->groups);
-    CLEAR(st->device_free, devices);
     CLEAR(st->sum_free, devices);
     CLEAR(st->sum_ms, devices);
     CLEAR(st->channel_free, s->replica->channels);
@@ -242,6 +271,8 @@ static void reset(struct mgpu_simulator *s)
     CLEAR(st->sent, devices);
     st->stamp = 0;
     memset(st->bucket, -1, sizeof(int) * (size_t)devices);
+    for (int d = 0; d < devices; d++)
+        st->device_free[d] = st->host[d];
     s->transfers = 0;
     s->moved = 0;
 }
@@ -253,8 +284,7 @@ static bool crosses(const struct mgpu_replica *r, int from, int to, bool weight)
     return from != to || (weight && r->gather && to == r->weights_on && to < r->ranks);
 }
 
-/* Sends something from one device to another when it is there at `when`; returns the arrival.
- * Where the cores that compute also communicate, both lose that time. */
+/* Sends something from one device to another when it is there at `when`; returns the arrival. */
 static double send(struct mgpu_simulator *s, const struct mgpu_transfer *what, double when)
 {
     const struct mgpu_replica *r = s->replica;
@@ -267,10 +297,8 @@ static double send(struct mgpu_simulator *s, const struct mgpu_transfer *what, d
     if (r->scatter && what->from == r->weights_on && what->to < r->ranks)
         ms = (double)what->bytes * r->scatter[what->to];
     double *free_at = &st->channel_free[l->channel];
-    double start = fmax(when, *free_at), lost = ms * (1 - r->topology->overlap);
+    double start = fmax(when, *free_at);
     *free_at = start + ms;
-    st->device_free[what->from] += lost;
-    st->device_free[what->to] += lost;
     struct mgpu_transfer *t = &s->transfer[s->transfers++];
     *t = *what;
     t->start = start;
@@ -318,7 +346,6 @@ static void close_bucket(struct mgpu_simulator *s, int device)
     double start = fmax(st->sum_free[device], st->bucket_ready[device]);
     st->sum_free[device] = start + ms;
     st->sum_ms[device] += ms;
-    st->device_free[device] += ms * (1 - s->replica->topology->overlap);
     for (int p = st->bucket[device]; p >= 0; p = st->next[p])
         for (int k = f->param[p].update; k < f->param[p].update + f->param[p].updates; k++) {
             double *ready = &st->ready[f->param_update[k]];
@@ -343,6 +370,7 @@ static void complete(struct mgpu_simulator *s, const struct mgpu_assignment *a, 
     double whole = param->updates ? 0 : s->end[param->complete];
     for (int k = param->update; k < param->update + param->updates; k++)
         whole = fmax(whole, st->ready[s->flow->param_update[k]]);
+    s->whole[p] = whole;
     st->bucket_ready[owner] = fmax(st->bucket_ready[owner], whole);
     st->bucket_bytes[owner] += param->bytes;
     st->next[p] = st->bucket[owner];
@@ -385,12 +413,18 @@ static void deliver(struct mgpu_simulator *s, const struct mgpu_assignment *a, i
     }
 }
 
-/* Milliseconds of a task that runs on device `at`; unplaced: on its best. */
-static double duration(const struct mgpu_simulator *s, int position, int at)
+/* When a task that starts on device `at` ends; unplaced: on its best. While sums run, tasks take
+ * `slow` times as long. */
+static double end_of(const struct mgpu_simulator *s, int position, int at, double start)
 {
+    const struct mgpu_simulator_state *st = s->state;
     if (at < 0)
-        return s->state->least[position];
-    return mgpu_task_ms(s->flow, s->replica, position, at);
+        return start + st->least[position];
+    double ms = mgpu_task_ms(s->flow, s->replica, position, at), beside = st->sum_free[at] - start;
+    if (beside <= 0)
+        return start + ms;
+    double slow = st->slow[at];
+    return ms * slow <= beside ? start + ms * slow : start + ms + beside - beside / slow;
 }
 
 static void run_task(struct mgpu_simulator *s, const struct mgpu_assignment *a, int position)
@@ -400,11 +434,10 @@ static void run_task(struct mgpu_simulator *s, const struct mgpu_assignment *a, 
     double start = st->ready[position];
     if (group >= 0)
         start = fmax(start, st->group_ready[group]);
-    if (at >= 0)
-        start = fmax(start, st->device_free[at]);
+    start = fmax(start, at >= 0 ? st->device_free[at] : s->host_ms);
     s->at[position] = at;
     s->start[position] = start;
-    s->end[position] = start + duration(s, position, at);
+    s->end[position] = end_of(s, position, at, start);
     if (at >= 0)
         st->device_free[at] = s->end[position];
 }
@@ -422,7 +455,9 @@ static double finish(struct mgpu_simulator *s)
     }
     s->all_reduce = s->exposed = 0;
     for (int d = 0; d < s->replica->topology->devices; d++) {
-        done = fmax(done, fmax(st->device_free[d], st->sum_free[d]));
+        if (st->device_free[d] > st->host[d])
+            done = fmax(done, st->device_free[d]);
+        done = fmax(done, st->sum_free[d]);
         s->all_reduce = fmax(s->all_reduce, st->sum_ms[d]);
         s->exposed = fmax(s->exposed, st->sum_free[d] - backward);
     }
@@ -445,4 +480,21 @@ double mgpu_simulate(struct mgpu_simulator *s, const struct mgpu_assignment *a, 
     }
     double done = finish(s);
     return done >= stop ? INFINITY : done;
+}
+
+double mgpu_sums_end(const struct mgpu_simulator *s, int64_t bucket_bytes)
+{
+    const struct mgpu_flow *f = s->flow;
+    double end = 0, ready = 0;
+    int64_t bytes = 0;
+    for (int i = 0; i < f->completions; i++) {
+        int p = f->completion[i];
+        ready = fmax(ready, s->whole[p]);
+        bytes += f->param[p].bytes;
+        if (bytes < bucket_bytes && i + 1 < f->completions)
+            continue;
+        end = fmax(end, ready) + mgpu_all_reduce_ms(&s->replica->sum[0], (double)bytes);
+        bytes = 0;
+    }
+    return end;
 }

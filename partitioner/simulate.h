@@ -31,13 +31,20 @@ struct mgpu_replica {
     int channels;
 };
 
-/* Memory comes from `arena`. MGPU_EUNSUPPORTED: more than 64 kinds of devices. */
-int mgpu_replica_init(struct mgpu_replica *replica, const struct mgpu_topology *topology,
-                      int replicas, int ranks, int weights_on, struct mgpu_arena *arena);
+/* One more than the largest channel of the topology's links. */
+int mgpu_channels(const struct mgpu_topology *topology);
+
+/* `channels` from mgpu_channels; memory comes from `arena`. Topologies have at most 64 kinds. */
+void mgpu_replica_init(struct mgpu_replica *replica, const struct mgpu_topology *topology,
+                       int channels, int replicas, int ranks, int weights_on,
+                       struct mgpu_arena *arena);
 
 /* Milliseconds of task `position` on a device. */
 double mgpu_task_ms(const struct mgpu_flow *flow, const struct mgpu_replica *replica, int position,
                     int device);
+
+/* Milliseconds of a step on a device besides its tasks. */
+double mgpu_host_of(const struct mgpu_flow *flow, const struct mgpu_replica *replica, int device);
 
 struct mgpu_assignment { /* in the flow's numbering */
     int *device;         /* by group; -1: not placed */
@@ -61,7 +68,9 @@ struct mgpu_simulator {
     const struct mgpu_flow *flow;
     const struct mgpu_replica *replica;
     struct mgpu_arena *arena;
+    double host_ms;      /* of a step besides its tasks, on the device where it is least */
     double *start, *end; /* by position */
+    double *whole;       /* by parameter: when its gradient is, with several replicas */
     int *at;             /* by position: the device that ran it */
     int transfers;
     struct mgpu_transfer *transfer;
@@ -78,6 +87,10 @@ void mgpu_simulator_free(struct mgpu_simulator *simulator);
 /* The step's milliseconds; INFINITY as soon as they reach `stop`. */
 double mgpu_simulate(struct mgpu_simulator *simulator, const struct mgpu_assignment *assignment,
                      double stop);
+
+/* After a simulation of replicas of one rank: when the last sum would end with buckets of so many
+ * bytes, max_k(r_k + sum_{j>=k} a_j), were the tasks not held up. */
+double mgpu_sums_end(const struct mgpu_simulator *simulator, int64_t bucket_bytes);
 
 /* After a complete simulation: fills peak[] (parameters, gradients and optimizer state where they
  * are kept, inputs, and what the schedule holds at a time) and returns the bytes that the fullest

@@ -255,28 +255,34 @@ static void fit_layer(struct drawing *d, int layer, double *block, int *length)
         }
 }
 
-static double mean_x(const struct drawing *d, const struct item *it)
+static double mean_x(const struct drawing *d, const int *list, int count)
 {
     double sum = 0;
-    int n = it->ups + it->downs;
-    for (int i = 0; i < it->ups; i++)
-        sum += d->item[it->up[i]].x;
-    for (int i = 0; i < it->downs; i++)
-        sum += d->item[it->down[i]].x;
-    return n ? sum / n : it->x;
+    for (int i = 0; i < count; i++)
+        sum += d->item[list[i]].x;
+    return sum / count;
 }
 
+/* Below what it comes from, or above what it leads to. */
+static double wish(const struct drawing *d, const struct item *it, bool down)
+{
+    if (it->ups && (down || !it->downs))
+        return mean_x(d, it->up, it->ups);
+    return it->downs ? mean_x(d, it->down, it->downs) : it->x;
+}
+
+/* The last sweep goes down: chains end up straight. */
 static void set_positions(struct drawing *d)
 {
     int layers = d->layout->layers;
     double *block = MGPU_NEW_ARRAY(d->arena, double, d->items);
     int *length = MGPU_NEW_ARRAY(d->arena, int, d->items);
-    for (int s = 0; s < FIT_SWEEPS; s++)
+    for (int s = 0; s <= FIT_SWEEPS; s++)
         for (int turn = 0; turn < layers; turn++) {
             int layer = s % 2 ? layers - 1 - turn : turn;
             for (int i = 0; i < d->count[layer]; i++) {
                 struct item *it = &d->item[d->in_layer[layer][i]];
-                it->wish = mean_x(d, it);
+                it->wish = wish(d, it, s % 2 == 0);
             }
             fit_layer(d, layer, block, length);
         }

@@ -17,7 +17,7 @@ static const char style[] =
     "td,th{padding:5px 14px;border-bottom:1px solid #d8dee4;text-align:right;"
     "font-variant-numeric:tabular-nums}th{font-weight:600;color:#57606a}"
     "td:first-child,th:first-child,td:last-child,th:last-child{text-align:left}"
-    "tr.chosen td{font-weight:600;background:#f1f8ff}"
+    "td:not(:last-child),th{white-space:nowrap}tr.chosen td{font-weight:600;background:#f1f8ff}"
     ".scroll{overflow:auto;max-height:85vh;border:1px solid #d8dee4;border-radius:6px;"
     "background:#fff}.key{display:inline-block;margin-right:18px}"
     ".key i{display:inline-block;width:12px;height:12px;border-radius:3px;margin-right:6px;"
@@ -62,12 +62,26 @@ static void escape_end(FILE *to, const char *text, int most)
     escape(to, text);
 }
 
-/* ---- Colours: a hue a place, the golden angle apart so that many stay distinct ----------------
+/* The part of a name that tells nodes apart: exporters put the type and "_output_0" behind it. */
+static void put_name(FILE *to, const struct mgpu_plan_node *n)
+{
+    const char *name = *n->name ? n->name : n->output;
+    const char *last = strrchr(name, '/');
+    bool typed = last && last > name && !strncmp(last + 1, n->type, strlen(n->type));
+    char *text = strndup(name, typed ? (size_t)(last - name) : strlen(name));
+    if (text)
+        escape_end(to, text, 23);
+    free(text);
+}
+
+/* ---- Colours: a hue a place; red is kept for what is sent -------------------------------------
  */
 
 static int hue(int place)
 {
-    return (212 + place * 137) % 360;
+    static const int first[] = {212, 140, 32, 275, 180, 325, 62};
+    enum { FIRST = sizeof first / sizeof *first };
+    return place < FIRST ? first[place] : 30 + place * 137 % 300; /* the golden angle apart */
 }
 
 static void fill(FILE *to, int place, int light)
@@ -189,7 +203,7 @@ static void put_box(const struct mgpu_report *r, const struct mgpu_layout *l, in
         escape_end(to, first->type, 22);
     }
     fprintf(to, "</text><text class=small x=%.0f y=%.0f text-anchor=middle>", x, y + 29);
-    escape_end(to, last->output, 25);
+    put_name(to, last);
     fputs("</text><title>", to);
     escape(to, first->type);
     fputc(' ', to);
@@ -262,10 +276,11 @@ static void put_axis(double end, double height, FILE *to)
     double tick = tick_of(end);
     for (int i = 0; i * tick <= end; i++) {
         double x = LABELS + i * tick / end * CHART;
+        snprintf(text, sizeof text, "%.6g ms", i * tick);
         fprintf(to,
                 "<path d=\"M%.1f %dV%.0f\" stroke=#eaeef2 /><text class=small x=%.1f y=14 "
                 "text-anchor=middle>%s</text>\n",
-                x, AXIS - 6, height, x, mgpu_ms_text(text, i * tick));
+                x, AXIS - 6, height, x, text);
     }
 }
 

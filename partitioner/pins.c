@@ -9,6 +9,15 @@
 
 static const char INPUT[] = "input:";
 
+/* " (a, b, ...)": the first few. */
+static const char *list(struct mgpu_arena *arena, const char *const *names, int count)
+{
+    const char *text = "";
+    for (int i = 0; i < count && i < 4; i++)
+        text = mgpu_arena_format(arena, "%s%s%s", text, i ? ", " : "", names[i]);
+    return mgpu_arena_format(arena, " (%s%s)", text, count > 4 ? ", ..." : "");
+}
+
 /* "; did you mean 'x'?" or nothing. */
 static const char *hint(struct mgpu_arena *arena, const char *name, const char *const *names,
                         int count)
@@ -22,8 +31,8 @@ static int find_device(struct mgpu_arena *arena, const struct mgpu_pins *pins, c
     for (int i = 0; i < pins->devices; i++)
         if (!strcmp(pins->device[i], name))
             return i;
-    return mgpu_fail(MGPU_EUSAGE, "'%s' is not one of the devices (%s%s)%s", name, pins->device[0],
-                     pins->devices > 1 ? ", ..." : "",
+    return mgpu_fail(MGPU_EUSAGE, "'%s' is not one of the devices%s%s", name,
+                     list(arena, pins->device, pins->devices),
                      hint(arena, name, pins->device, pins->devices));
 }
 
@@ -51,8 +60,8 @@ static int pin_input(int *device, const struct mgpu_outline *o, const struct mgp
     while (input < o->inputs && strcmp(o->input[input], name))
         input++;
     if (input == o->inputs)
-        return mgpu_fail(MGPU_EUSAGE, "the model has no input '%s'%s", name,
-                         hint(arena, name, o->input, o->inputs));
+        return mgpu_fail(MGPU_EUSAGE, "the model has no input '%s'%s%s", name,
+                         list(arena, o->input, o->inputs), hint(arena, name, o->input, o->inputs));
     for (int i = 0; i < o->nodes; i++)
         if (o->node[i].from == input) {
             MGPU_TRY(set(device, o, pins, i, to));

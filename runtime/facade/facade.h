@@ -85,6 +85,7 @@ struct mgpu_trainer {
     int compiled_count;
     struct mgpu_compiled *compiled;
     double *result_sums; /* ranks x RESULT_SUMS */
+    double **times;      /* by rank: seconds by instruction are added up, or NULL */
 
     int64_t step, epoch, batch_in_epoch;
     struct mgpu_totals totals;
@@ -105,6 +106,7 @@ int mgpu_text_count(const char *const *list);
 /* ---- plan.c: --plan ---- */
 int mgpu_plan_devices(struct mgpu_trainer *t, int *ranks); /* the plan, and devices for it */
 int mgpu_check_plan(struct mgpu_trainer *t);               /* against the model */
+const char *mgpu_plan_device_list(struct mgpu_trainer *t); /* "cpu:0,cpu:1": of the plan file */
 
 /* ---- partition.c: planning ---- */
 

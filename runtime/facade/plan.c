@@ -5,8 +5,7 @@
 
 #include <string.h>
 
-/* "cpu:0,cpu:1": the devices that the plan was made for. */
-static const char *device_list(struct mgpu_trainer *t)
+const char *mgpu_plan_device_list(struct mgpu_trainer *t)
 {
     const char *list = "";
     for (int i = 0; i < t->plan_file->devices; i++)
@@ -28,7 +27,7 @@ int mgpu_plan_devices(struct mgpu_trainer *t, int *ranks)
     const struct mgpu_options *o = &t->options;
     MGPU_TRY(mgpu_prefix(mgpu_plan_file_read(&t->plan_file, o->plan), "--plan"));
     MGPU_TRY(mgpu_prefix(mgpu_plan_from_file(&t->plan, t->plan_file), "--plan %s", o->plan));
-    const char *list = o->devices ? o->devices : device_list(t);
+    const char *list = o->devices ? o->devices : mgpu_plan_device_list(t);
     MGPU_TRY(mgpu_prefix(mgpu_devices_parse(&t->devices, ranks, list, o->threads), "--plan %s",
                          o->plan));
     MGPU_TRY(check_count(t, *ranks));

@@ -81,7 +81,68 @@ static void bound_work(struct mgpu_bounds *b, const struct mgpu_flow *f,
         b->work = fmax(b->work, pinned[d]);
 }
 
-/* The path, and the sums that end it. `end` is by position, of the unplaced simulation. */
+/* ---- The longest path ------------------------------------------------------------------------ */
+
+/* Where a task must run; -1: anywhere. */
+static int place_of(const struct mgpu_flow *f, const struct mgpu_replica *r, int position)
+{
+    const struct mgpu_flow_task *t = &f->task[position];
+    return on_owner(t, r) ? r->weights_on : f->pin[t->group];
+}
+
+static double least_ms(const struct mgpu_flow *f, const struct mgpu_replica *r,
+                       const struct speeds *c, int position)
+{
+    int place = place_of(f, r, position);
+    if (place >= 0)
+        return mgpu_task_ms(f, r, position, place);
+    double least = c->classes ? INFINITY : 0;
+    for (int k = 0; k < c->classes; k++)
+        least = fmin(least, mgpu_task_ms(f, r, position, c->device[k]));
+    return least;
+}
+
+/* Transfers count where both ends are known. */
+static double least_transfer(const struct mgpu_replica *r, int from, int to, int64_t bytes)
+{
+    if (from < 0 || to < 0 || r->replicas > 1)
+        return 0;
+    return mgpu_transfer_ms(r->topology, from, to, (double)bytes);
+}
+
+static double least_host(const struct mgpu_flow *f, const struct mgpu_replica *r)
+{
+    double least = INFINITY;
+    for (int d = 0; d < r->topology->devices; d++)
+        if (r->kinds[d])
+            least = fmin(least, mgpu_host_of(f, r, d));
+    return least;
+}
+
+/* When each task can end at the earliest. */
+static double bound_path(const struct mgpu_flow *f, const struct mgpu_replica *r, double *end,
+                         struct mgpu_arena *arena)
+{
+    struct speeds c;
+    double *ready = MGPU_NEW_ARRAY(arena, double, f->tasks), last = 0;
+    double host = least_host(f, r);
+    find_classes(&c, r);
+    for (int i = 0; i < f->tasks; i++) {
+        const struct mgpu_flow_task *t = &f->task[i];
+        int place = place_of(f, r, i);
+        end[i] = fmax(ready[i], host) + least_ms(f, r, &c, i);
+        last = fmax(last, end[i]);
+        for (int k = t->tensor; k < t->tensor + t->tensors; k++)
+            for (int u = f->tensor[k].use; u < f->tensor[k].use + f->tensor[k].uses; u++) {
+                int to = f->use[u];
+                double ms = least_transfer(r, place, place_of(f, r, to), f->tensor[k].bytes);
+                ready[to] = fmax(ready[to], end[i] + ms);
+            }
+    }
+    return last;
+}
+
+/* The path, and the sums that end it. `end` is by position, as early as can be. */
 static void bound_sums(struct mgpu_bounds *b, const struct mgpu_flow *f,
                        const struct mgpu_replica *r, const double *end)
 {
@@ -121,15 +182,12 @@ static bool too_large(const struct mgpu_flow *f, const struct mgpu_replica *r)
 void mgpu_bound(struct mgpu_bounds *b, const struct mgpu_flow *f, const struct mgpu_replica *r)
 {
     struct mgpu_arena *arena = mgpu_arena_new();
-    struct mgpu_assignment a = {f->pin, MGPU_NEW_ARRAY(arena, int, f->params)};
-    struct mgpu_simulator *s = mgpu_simulator_new(f, r);
-    mgpu_choose_owners(f, r, &a);
-    b->path = mgpu_simulate(s, &a, INFINITY);
+    double *end = MGPU_NEW_ARRAY(arena, double, f->tasks);
+    b->path = bound_path(f, r, end, arena);
     bound_work(b, f, r, arena);
-    bound_sums(b, f, r, s->end);
-    b->step = fmax(fmax(b->path, b->sums), s->host_ms + fmax(b->work, b->group));
+    bound_sums(b, f, r, end);
+    b->step = fmax(fmax(b->path, b->sums), least_host(f, r) + fmax(b->work, b->group));
     if (too_large(f, r))
         b->step = INFINITY;
-    mgpu_simulator_free(s);
     mgpu_arena_free(arena);
 }

@@ -149,6 +149,8 @@ static bool before(const struct canon *c, int a, int b)
     const struct mgpu_task *x = &c->graph->task[a], *y = &c->graph->task[b];
     if (x->phase != y->phase)
         return x->phase < y->phase;
+    if (x->phase == MGPU_PHASE_UPDATE && c->latest[a] != c->latest[b])
+        return c->latest[a] < c->latest[b]; /* as the gradients come */
     if (c->rank[a] != c->rank[b])
         return c->rank[a] > c->rank[b];
     if (c->hash[a] != c->hash[b])

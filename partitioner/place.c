@@ -14,7 +14,7 @@ static struct mgpu_assignment new_assignment(const struct mgpu_flow *f, struct m
 static void sort_devices(struct mgpu_place *p)
 {
     const struct mgpu_topology *t = p->replica->topology;
-    bool *named = MGPU_NEW_ARRAY(p->arena, bool, t->devices);
+    bool *named = p->named = MGPU_NEW_ARRAY(p->arena, bool, t->devices);
     for (int g = 0; g < p->flow->groups; g++)
         if (p->flow->pin[g] >= 0)
             named[p->flow->pin[g]] = true;

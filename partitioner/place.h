@@ -17,6 +17,7 @@ struct mgpu_place {
     struct mgpu_net net;
     int *sort;                    /* by device below ranks: the first device of its sort */
     bool *fresh;                  /* by sort: working memory */
+    bool *named;                  /* by device of the topology: by a pin or weights_on */
     struct mgpu_assignment trial; /* what the methods write, pins obeyed */
     struct mgpu_assignment best;
     double best_ms;

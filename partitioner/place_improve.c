@@ -4,6 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* Kicks in vain after which the search ends; and 8 for each group. */
+enum { IDLE = 200 };
+
 static uint64_t next_random(struct mgpu_place *p)
 {
     p->random ^= p->random << 13;
@@ -115,7 +118,7 @@ void mgpu_place_improve(struct mgpu_place *p)
     int *candidate = mgpu_xcalloc((size_t)p->replica->ranks, sizeof *candidate);
     mgpu_place_recall(p);
     descend(p, candidate);
-    for (int idle = 0; !mgpu_place_spent(p) && idle < 8 * p->flow->groups; idle++) {
+    for (int idle = 0; !mgpu_place_spent(p) && idle < IDLE + 8 * p->flow->groups; idle++) {
         if (kick(p, candidate)) {
             descend(p, candidate);
             idle = 0;

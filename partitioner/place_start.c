@@ -275,7 +275,8 @@ static void by_pieces(struct mgpu_place *p)
     mgpu_arena_free(arena);
 }
 
-/* Everything on one device, once for each kind and size. */
+/* Everything on one device, once for each kind and size, and on devices that pins or weights name.
+ */
 static void all_on_each(struct mgpu_place *p)
 {
     const struct mgpu_replica *r = p->replica;
@@ -286,7 +287,7 @@ static void all_on_each(struct mgpu_place *p)
         int k = 0;
         while (r->kinds[sort[k]] != r->kinds[sort[i]] || r->memory[sort[k]] != r->memory[sort[i]])
             k++;
-        if (k < i)
+        if (k < i && !p->named[sort[i]])
             continue;
         all_on(p, sort[i]);
         mgpu_place_try(p);

@@ -4,6 +4,7 @@
 #include "runtime/mgpu.h"
 
 #include <string.h>
+#include <unistd.h>
 
 static void note(void *context, const char *text)
 {
@@ -15,6 +16,19 @@ static int fail(int code)
 {
     fprintf(stderr, "mgpu-partition: %s\n", mgpu_error());
     return code == MGPU_EUSAGE ? 2 : 1;
+}
+
+/* A line that is written over on a terminal; elsewhere one for each thing that is timed. */
+static void show_progress(void *context, const char *what, double share)
+{
+    static char last[64];
+    (void)context;
+    if (isatty(STDERR_FILENO))
+        fprintf(stderr, "\r\033[Kmeasuring %s: %.0f %%%s", what, 100 * share,
+                share < 1 ? "" : "\n");
+    else if (strcmp(last, what) != 0)
+        fprintf(stderr, "measuring %s\n", what);
+    snprintf(last, sizeof last, "%s", what);
 }
 
 /* What is written, and with what. */
@@ -38,7 +52,7 @@ static int write_results(const struct mgpu_partition *p, const struct mgpu_parti
         if (!results[i].path)
             continue;
         MGPU_TRY(results[i].write(p, results[i].path));
-        if (!c->partition.quiet)
+        if (!c->quiet)
             fprintf(stderr, "saved %s\n", results[i].path);
     }
     return 0;
@@ -50,7 +64,7 @@ static int plan(const struct mgpu_partition_command *c)
     bool print = c->json || (c->plan && !strcmp(c->plan, "-"));
     MGPU_TRY(mgpu_partition_new(&p, c->model, &c->options, &c->partition));
     int rc = write_results(p, c);
-    if (rc == 0 && (!print || !c->partition.quiet))
+    if (rc == 0 && (!print || !c->quiet))
         mgpu_partition_table(p, (int)c->top, print ? stderr : stdout);
     if (rc == 0 && print)
         rc = mgpu_partition_print(p, stdout);
@@ -95,8 +109,10 @@ int main(int argc, char **argv)
     else if (c.version)
         printf("mgpu-partition %s\n", MGPU_VERSION);
     else {
-        if (!c.partition.quiet)
+        if (!c.quiet) {
             mgpu_set_note(note, NULL);
+            c.partition.progress = show_progress;
+        }
         rc = job(&c);
         if (fflush(stdout) && rc == 0)
             rc = mgpu_fail(MGPU_EIO, "standard output cannot be written");

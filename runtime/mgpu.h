@@ -151,7 +151,9 @@ struct mgpu_partition_options {
     const char *memory;  /* of each device: "16GiB" */
     const char *profile; /* file of measured costs */
     bool measure;        /* times the operators here first (into `profile`, when given) */
-    bool quiet;          /* no progress while measuring */
+    /* Called while measuring: what is timed, and the share that is done; may be NULL. */
+    void (*progress)(void *context, const char *what, double share);
+    void *progress_context;
 };
 
 struct mgpu_partition;

@@ -68,7 +68,7 @@ const struct mgpu_arg mgpu_partition_args[] = {
     TEXT("verify", FIELD(verify), "PLAN", "run a plan here: predicted beside measured"),
     FLAG("list-ops", FIELD(list_ops), "the core operators and what is known of each"),
     FLAG("json", FIELD(json), "the plan as JSON on stdout, in place of the table"),
-    FLAG("quiet", PARTITION(quiet), "no talk on stderr"),
+    FLAG("quiet", FIELD(quiet), "no talk on stderr"),
     {.name = "help",
      .kind = MGPU_ARG_MAYBE_TEXT,
      .offset = FIELD(help),

@@ -13,7 +13,7 @@ struct mgpu_partition_command {
     const char *timeline, *html, *annotate, *verify;
     const char *help; /* topic; "" for all; NULL: not asked */
     int64_t top;
-    bool list_ops, list_devices, json, version;
+    bool list_ops, list_devices, json, quiet, version;
 };
 
 extern const struct mgpu_arg mgpu_partition_args[];

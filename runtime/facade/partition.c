@@ -145,7 +145,10 @@ static int planner_options(struct mgpu_planner_options *out, const struct mgpu_o
                                          .merge = p->merge,
                                          .weights_on = p->weights_on,
                                          .precision = o->precision,
-                                         .profile = p->profile};
+                                         .profile = p->profile,
+                                         .measure = p->measure,
+                                         .progress = p->progress,
+                                         .progress_context = p->progress_context};
     return p->memory ? parse_bytes(&out->memory, p->memory) : 0;
 }
 

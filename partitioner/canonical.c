@@ -1,6 +1,6 @@
 #include "partitioner/canonical.h"
 
-#include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 /* What is known of each task while the order is made. */
@@ -63,23 +63,29 @@ static void rank_tasks(struct canon *c)
     }
 }
 
-static uint64_t bits(double x)
+/* A time as a share of the longest, rounded: the same when everything takes three times as long. */
+static uint64_t share(double ms, double longest)
 {
-    uint64_t word;
-    memcpy(&word, &x, sizeof word);
+    float part = longest > 0 ? (float)(ms / longest) : 0;
+    uint32_t word;
+    memcpy(&word, &part, sizeof word);
     return word;
 }
 
+/* Pins are left out: pinning a plan where it is must not change its order. */
 static void hash_tasks(struct canon *c)
 {
     const struct mgpu_task_graph *g = c->graph;
+    double longest = 0;
+    for (int u = 0; u < g->tasks; u++)
+        longest = fmax(longest, g->task[u].ms[c->kind]);
     for (int u = 0; u < g->tasks; u++) {
         const struct mgpu_task *t = &g->task[u];
         uint64_t h = mgpu_mix((uint64_t)t->phase + 1, (uint64_t)t->output);
         h = mgpu_mix(h, (uint64_t)t->scratch);
         for (int k = 0; k < c->kinds; k++)
-            h = mgpu_mix(h, bits(t->ms[k]));
-        c->hash[u] = mgpu_mix(h, (uint64_t)(t->group < 0 || !g->pin ? -2 : g->pin[t->group]));
+            h = mgpu_mix(h, share(t->ms[k], longest));
+        c->hash[u] = mgpu_mix(h, t->group < 0);
     }
 }
 

@@ -2,8 +2,8 @@
  *
  * The order does not depend on how tasks, groups and parameters were numbered or called: forward,
  * then backward, then update; in each the longest path to the end first (a task that only feeds the
- * update comes as soon as it can); ties by structure, and only then by key. Devices run their tasks
- * in this order and channels move tensors in it, so a step's time never grows when something gets
+ * update comes as soon as it can), updates as gradients come; ties by structure, and only then by
+ * key. Devices run their tasks in this order and channels move tensors in it, so a step's time never grows when something gets
  * faster. Everything here is numbered by position in the order; `*_of` leads back.
  */
 #ifndef MGPU_PARTITIONER_FLOW_H

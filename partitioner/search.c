@@ -341,7 +341,7 @@ static int try_placements(struct mgpu_search_run *run, int replicas)
         if (!t->placed)
             continue;
         last = run->tries - 1;
-        if (alike(run) && !t->lacking && devices_used(t) < ranks)
+        if (ranks >= 8 && alike(run) && !t->lacking && devices_used(t) < ranks)
             break;
     }
     return 0;

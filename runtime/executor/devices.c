@@ -115,6 +115,16 @@ static void give_cores(struct mgpu_rank_device *d, const struct list *l, int num
     memcpy(d->core, core + from, sizeof *core * (size_t)d->cores);
 }
 
+/* Threads of a rank that shares its cores with `twins` - 1 others. The thread sanitizer cannot
+ * follow OpenMP's own waiting: there a rank has one. */
+static int own_threads(int cores, int twins)
+{
+#ifdef __SANITIZE_THREAD__
+    cores = 1;
+#endif
+    return cores / twins > 1 ? cores / twins : 1;
+}
+
 int mgpu_devices_parse(struct mgpu_rank_device **out, int *count, const char *text, int threads)
 {
     struct list l = {0};
@@ -127,7 +137,7 @@ int mgpu_devices_parse(struct mgpu_rank_device **out, int *count, const char *te
             twins += l.number[k] == l.number[i];
         snprintf(d[i].name, sizeof d[i].name, l.number[i] < 0 ? "cpu" : "cpu:%d", l.number[i]);
         give_cores(&d[i], &l, l.number[i]);
-        d[i].threads = threads > 0 ? threads : d[i].cores / twins > 1 ? d[i].cores / twins : 1;
+        d[i].threads = threads > 0 ? threads : own_threads(d[i].cores, twins);
     }
     *out = d;
     *count = l.count;

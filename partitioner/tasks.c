@@ -5,6 +5,7 @@
 #include "partitioner/profile.h"
 #include "runtime/base/status.h"
 #include "runtime/compile/storage.h"
+#include "runtime/ops/comm.h"
 #include "runtime/ops/pointwise.h"
 #include "runtime/ops/update.h"
 
@@ -430,4 +431,19 @@ void mgpu_task_graph_free(struct mgpu_task_graph *tasks)
 {
     if (tasks)
         mgpu_arena_free(tasks->arena);
+}
+
+double mgpu_other_sums_ms(const struct mgpu_graph *applied, const struct mgpu_ring *ring)
+{
+    double ms = 0;
+    for (int n = 0; n < applied->node_count; n++) {
+        const struct mgpu_node *node = applied->nodes[n];
+        int64_t bytes = 0;
+        if (node->op != &mgpu_op_all_reduce || !strcmp(node->origin.type, "bucket"))
+            continue;
+        for (int i = 0; i < node->inputs; i++)
+            bytes += mgpu_value_bytes(node->input[i]);
+        ms += mgpu_all_reduce_ms(ring, (double)bytes);
+    }
+    return ms;
 }

@@ -52,6 +52,12 @@ const char plan_branches[] = HEAD "init W float 64 64 = 0.01 0.02\n"
                                   "y = Mul(f, b)\n"
                                   "output y float N 64\n";
 
+const char plan_norm[] = "ir 9\nopset 17\ninput a float N 64\n"
+                         "init S float 64 = 1 1.5\ninit B float 64 = 0.1 0.2\n"
+                         "init M float 64 = 0 0.5\ninit V float 64 = 1 2\n"
+                         "y, m, v = BatchNormalization(a, S, B, M, V) training_mode=1\n"
+                         "output y float N 64\n";
+
 static int lower(struct mgpu_graph **out, const char *path, int64_t batch)
 {
     struct mgpu_weights_options none = {0};

@@ -19,4 +19,7 @@ int plan_graph_again(struct mgpu_graph **out, void *context);
  * different branches. */
 extern const char plan_two_towers[], plan_two_towers_turned[], plan_branches[];
 
+/* One with running statistics. */
+extern const char plan_norm[];
+
 #endif

@@ -3,6 +3,7 @@
 #include "partitioner/cost.h"
 #include "partitioner/profile.h"
 #include "partitioner/tasks.h"
+#include "runtime/compile/plan.h"
 #include "tests/partitioner/plan_models.h"
 #include "tests/test.h"
 
@@ -170,6 +171,24 @@ static void check_sums(void)
     mgpu_task_graph_free(t);
 }
 
+/* Running statistics become the mean over the replicas. */
+static void check_other_sums(void)
+{
+    struct mgpu_topology *topology;
+    struct mgpu_applied applied;
+    struct mgpu_plan *plan = mgpu_plan_data(2);
+    struct mgpu_graph *g = plan_graph(plan_norm, 4);
+    CHECK_OK(mgpu_topology_parse(&topology, "2xcpu"));
+    struct mgpu_ring ring = mgpu_ring_of(topology, NULL, 2);
+    CHECK(mgpu_other_sums_ms(g, &ring) == 0);
+    CHECK_OK(mgpu_plan_apply(g, plan, 0, 1, &applied));
+    /* running mean and variance of 64 channels */
+    CHECK_NEAR(mgpu_other_sums_ms(g, &ring), 2 * mgpu_all_reduce_ms(&ring, 64 * 4), 1e-12);
+    mgpu_plan_free(plan);
+    mgpu_topology_free(topology);
+    mgpu_graph_free(g);
+}
+
 /* ---- Order ----------------------------------------------------------------------------------- */
 
 static int by_text(const void *a, const void *b)
@@ -254,6 +273,7 @@ int main(void)
     check_costs();
     check_profile();
     check_sums();
+    check_other_sums();
     check_order();
     return test_end();
 }

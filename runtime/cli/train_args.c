@@ -93,6 +93,7 @@ const struct mgpu_arg mgpu_train_table[] = {
      .value = "N",
      .help = "threads of each rank"},
     TEXT("strategy", strategy, "NAME", "auto (default), single or data"),
+    TEXT("plan", plan, "PLAN.json", "devices and what each does, as mgpu-partition wrote it"),
     {.name = "deterministic",
      .kind = MGPU_ARG_MAYBE_INT,
      .offset = FIELD(deterministic),

@@ -8,7 +8,7 @@ struct mgpu_predictions {
     const struct mgpu_predictions_kind *kind;
     char *path;
     struct mgpu_prediction_output *outputs;
-    int64_t *written; /* samples, by output */
+    _Atomic int64_t *written; /* samples, by output: ranks write at the same time */
     int count;
     void *state; /* the kind's own */
 };

@@ -39,7 +39,7 @@ static char *folder_of(const char *path)
     if (n)
         memcpy(folder, path, n);
     else
-        strcpy(folder, "./");
+        memcpy(folder, "./", 2);
     return folder;
 }
 

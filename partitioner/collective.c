@@ -61,10 +61,10 @@ static double slowest(const struct mgpu_topology *t, const int *device, int coun
     return least;
 }
 
-struct mgpu_group mgpu_group_of(const struct mgpu_topology *t, const int *device, int count)
+struct mgpu_ring mgpu_ring_of(const struct mgpu_topology *t, const int *device, int count)
 {
     const struct mgpu_fabric *f = &t->fabric;
-    struct mgpu_group g = {.fabric = f, .devices = count, .machines = 1, .bandwidth = INFINITY};
+    struct mgpu_ring g = {.fabric = f, .devices = count, .machines = 1, .bandwidth = INFINITY};
     int least, most, *machine = mgpu_xcalloc((size_t)count, sizeof *machine);
     for (int i = 0; i < count; i++)
         machine[i] = t->device[device ? device[i] : i].node;
@@ -81,7 +81,7 @@ struct mgpu_group mgpu_group_of(const struct mgpu_topology *t, const int *device
 /* ---- Times ----------------------------------------------------------------------------------- */
 
 /* `rounds` of n-1 steps, each to the next device; each crosses to the next machine in some. */
-static double ring_ms(const struct mgpu_group *g, int protocol, double rounds, double bytes)
+static double ring_ms(const struct mgpu_ring *g, int protocol, double rounds, double bytes)
 {
     const struct mgpu_fabric *f = g->fabric;
     double n = g->devices, outside = g->machines > 1 ? rounds * (g->machines - 1) : 0;
@@ -92,7 +92,7 @@ static double ring_ms(const struct mgpu_group *g, int protocol, double rounds, d
     return latency + rounds * (n - 1) / n * bytes / (g->bandwidth * f->share[protocol]) * 1e3;
 }
 
-static double tree_ms(const struct mgpu_group *g, int protocol, double bytes)
+static double tree_ms(const struct mgpu_ring *g, int protocol, double bytes)
 {
     const struct mgpu_fabric *f = g->fabric;
     double inside = (double)g->devices / g->machines - 1;
@@ -102,7 +102,7 @@ static double tree_ms(const struct mgpu_group *g, int protocol, double bytes)
     return latency + 2 * bytes / (TREE_SHARE * g->bandwidth * f->share[protocol]) * 1e3;
 }
 
-double mgpu_all_reduce_ms(const struct mgpu_group *g, double bytes)
+double mgpu_all_reduce_ms(const struct mgpu_ring *g, double bytes)
 {
     double best = INFINITY, n = g->devices;
     if (g->devices < 2)
@@ -115,7 +115,7 @@ double mgpu_all_reduce_ms(const struct mgpu_group *g, double bytes)
     return best;
 }
 
-double mgpu_all_gather_ms(const struct mgpu_group *g, double bytes)
+double mgpu_all_gather_ms(const struct mgpu_ring *g, double bytes)
 {
     double best = INFINITY;
     if (g->devices < 2)

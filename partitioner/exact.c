@@ -30,7 +30,7 @@ static int swapped(int device, int a, int b)
     return device == a ? b : device == b ? a : device;
 }
 
-static bool same_group(const struct mgpu_group *a, const struct mgpu_group *b)
+static bool same_group(const struct mgpu_ring *a, const struct mgpu_ring *b)
 {
     return a->devices == b->devices && a->machines == b->machines && a->bandwidth == b->bandwidth &&
            a->in_switch == b->in_switch;

@@ -28,10 +28,10 @@ static int by_value(const void *a, const void *b)
     return *x < *y ? -1 : *x > *y;
 }
 
-double mgpu_median(double *ms, int count)
+double mgpu_typical_ms(double *ms, int count)
 {
     qsort(ms, (size_t)count, sizeof *ms, by_value);
-    return count % 2 ? ms[count / 2] : (ms[count / 2 - 1] + ms[count / 2]) / 2;
+    return ms[count / 4];
 }
 
 struct run {
@@ -177,7 +177,8 @@ static int prepare(struct run *run)
         if (run->program[0]->bytes[b] > bytes[b])
             bytes[b] = run->program[0]->bytes[b];
     bytes[MGPU_BUFFER_SCALARS] = MGPU_SCALARS * (int64_t)sizeof(double);
-    MGPU_TRY(mgpu_team_allocate(run->team, bytes));
+    for (int r = 0; r < run->m->ranks; r++)
+        MGPU_TRY(mgpu_rank_allocate(mgpu_team_rank(run->team, r), bytes));
     return mgpu_team_run(run->team, start_rank, run);
 }
 
@@ -222,7 +223,7 @@ static void keep_times(struct mgpu_profile *profile, struct run *run, int steps)
             m->node = p->instruction[k].node;
             mgpu_names_set(names, mgpu_arena_string(arena, text), m);
         }
-        m->sum += mgpu_median(run->ms + k * MOST_STEPS, steps);
+        m->sum += mgpu_typical_ms(run->ms + k * MOST_STEPS, steps);
         m->count++;
     }
     for (int i = 0; i < means; i++)
@@ -259,7 +260,7 @@ static int measure(struct mgpu_profile *profile, struct run *run)
 int mgpu_measure(struct mgpu_profile *profile, const struct mgpu_measure *m)
 {
     struct run run = {.m = m, .store = mgpu_store_layout_new()};
-    int rc = mgpu_team_new(&run.team, m->device, m->ranks);
+    int rc = mgpu_team_new(&run.team, m->device, m->ranks, 1);
     if (rc == 0)
         rc = measure(profile, &run);
     for (int r = 0; r < m->ranks; r++) {

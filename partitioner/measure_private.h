@@ -7,8 +7,9 @@
 
 double mgpu_now_ms(void);
 
-/* The middle of `count` times, which are sorted. */
-double mgpu_median(double *ms, int count);
+/* The lower quartile of `count` times, which are sorted: what else the machine does makes some
+ * times longer and none shorter. */
+double mgpu_typical_ms(double *ms, int count);
 
 /* All-reduce, copy, start of a step, check of gradients. */
 int mgpu_measure_ranks(struct mgpu_profile_ranks *out, struct mgpu_team *team);

@@ -43,8 +43,8 @@ static int communicate(struct mgpu_rank *rank, void *context)
     op.peer = 1 - rank->rank;
     for (int i = 0; i < REPEATS; i++) {
         double start = mgpu_now_ms();
-        MGPU_TRY(mgpu_comm_start(rank->comm, &op));
-        MGPU_TRY(mgpu_comm_wait(rank->comm, &done));
+        MGPU_TRY(mgpu_comm_start(rank->comm[0], &op));
+        MGPU_TRY(mgpu_comm_wait(rank->comm[0], &done));
         op.tag++;
         if (rank->rank == 0)
             job->ms[i] = mgpu_now_ms() - start;
@@ -96,7 +96,7 @@ static int measure_kind(struct job *job, struct mgpu_team *team, enum mgpu_colle
         job->bytes = sizes[i];
         MGPU_TRY(mgpu_team_run(team, communicate, job));
         x[i] = factor * (double)sizes[i];
-        ms[i] = mgpu_median(job->ms, REPEATS);
+        ms[i] = mgpu_typical_ms(job->ms, REPEATS);
     }
     fit(x, ms, base_ms, &slope);
     *gb_s = 1 / (slope * 1e6);
@@ -113,9 +113,9 @@ static int measure_all(struct mgpu_profile_ranks *out, struct job *job, struct m
         MGPU_TRY(mgpu_team_run(team, idle, NULL));
         job->ms[i] = mgpu_now_ms() - start;
     }
-    out->step_ms = mgpu_median(job->ms, REPEATS);
+    out->step_ms = mgpu_typical_ms(job->ms, REPEATS);
     MGPU_TRY(mgpu_team_run(team, check, job));
-    out->check_gb_s = LARGEST / (mgpu_median(job->ms, REPEATS) * 1e6);
+    out->check_gb_s = LARGEST / (mgpu_typical_ms(job->ms, REPEATS) * 1e6);
     if (n < 2)
         return 0;
     MGPU_TRY(measure_kind(job, team, MGPU_COLLECTIVE_ALL_REDUCE, 2 * (n - 1) / n,

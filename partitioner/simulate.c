@@ -42,11 +42,11 @@ static void init_owner(struct mgpu_replica *r, struct mgpu_arena *arena)
 static void init_sums(struct mgpu_replica *r, struct mgpu_arena *arena)
 {
     int *member = MGPU_NEW_ARRAY(arena, int, r->replicas);
-    r->sum = MGPU_NEW_ARRAY(arena, struct mgpu_group, r->ranks);
+    r->sum = MGPU_NEW_ARRAY(arena, struct mgpu_ring, r->ranks);
     for (int d = 0; d < r->ranks; d++) {
         for (int i = 0; i < r->replicas; i++)
             member[i] = d + i * r->ranks;
-        r->sum[d] = mgpu_group_of(r->topology, member, r->replicas);
+        r->sum[d] = mgpu_ring_of(r->topology, member, r->replicas);
     }
 }
 

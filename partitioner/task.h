@@ -24,7 +24,7 @@ struct mgpu_task {
     double *ms;      /* by device kind of the topology (mgpu_topology.kind) */
     int64_t output;  /* bytes of activations that live from here to the last user; not of
                       * parameters' gradients, which are stored */
-    int64_t scratch; /* bytes of workspace while it runs */
+    int64_t scratch; /* bytes of workspace while it runs, rather too many than too few */
     const char *key; /* of the forward node: its first ONNX output */
     const char *name, *type;
     int op_class; /* enum mgpu_class (cost.h), for reports */

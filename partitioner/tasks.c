@@ -5,6 +5,7 @@
 #include "partitioner/profile.h"
 #include "runtime/base/status.h"
 #include "runtime/compile/storage.h"
+#include "runtime/ops/comm.h"
 #include "runtime/ops/pointwise.h"
 #include "runtime/ops/update.h"
 
@@ -260,6 +261,28 @@ static int64_t output_bytes(const struct build *b, const struct mgpu_node *node)
     return bytes;
 }
 
+static bool has_cpu(const struct mgpu_topology *t)
+{
+    for (int k = 0; k < t->kinds; k++)
+        if (t->kind[k].threads)
+            return true;
+    return false;
+}
+
+/* Fast kernels of a CPU may reorder every operand of a product, and keep tiles; the record speaks
+ * of the plain algorithm only. */
+static int64_t scratch_bytes(const struct build *b, const struct mgpu_node *node)
+{
+    enum { TILES = 16 << 10 };
+    if (mgpu_is_view(node))
+        return 0;
+    if (!has_cpu(b->topology))
+        return node->op->workspace(node);
+    enum mgpu_class class = mgpu_class_of(node->op);
+    bool product = class == MGPU_CLASS_GEMM || class == MGPU_CLASS_CONV || class == MGPU_CLASS_RNN;
+    return TILES + node->op->workspace(node) + (product ? (int64_t)mgpu_operand_bytes(node) : 0);
+}
+
 static const char *copied(struct build *b, const char *text)
 {
     return mgpu_arena_string(b->t->arena, text ? text : "");
@@ -306,7 +329,7 @@ static void add_task(struct build *b, int n)
     task->type = copied(b, node->origin.type);
     task->op_class = mgpu_class_of(node->op);
     task->output = output_bytes(b, node);
-    task->scratch = mgpu_is_view(node) ? 0 : node->op->workspace(node);
+    task->scratch = scratch_bytes(b, node);
     if (node->op == &mgpu_op_update)
         add_states(b, node);
 }
@@ -418,4 +441,19 @@ void mgpu_task_graph_free(struct mgpu_task_graph *tasks)
 {
     if (tasks)
         mgpu_arena_free(tasks->arena);
+}
+
+double mgpu_other_sums_ms(const struct mgpu_graph *applied, const struct mgpu_ring *ring)
+{
+    double ms = 0;
+    for (int n = 0; n < applied->node_count; n++) {
+        const struct mgpu_node *node = applied->nodes[n];
+        int64_t bytes = 0;
+        if (node->op != &mgpu_op_all_reduce || !strcmp(node->origin.type, "bucket"))
+            continue;
+        for (int i = 0; i < node->inputs; i++)
+            bytes += mgpu_value_bytes(node->input[i]);
+        ms += mgpu_all_reduce_ms(ring, (double)bytes);
+    }
+    return ms;
 }

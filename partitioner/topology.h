@@ -88,7 +88,7 @@ struct mgpu_topology *mgpu_topology_first(const struct mgpu_topology *topology, 
 double mgpu_transfer_ms(const struct mgpu_topology *topology, int from, int to, double bytes);
 
 /* A set of devices that sum together, reduced to what its costs depend on. */
-struct mgpu_group {
+struct mgpu_ring {
     const struct mgpu_fabric *fabric;
     int devices, machines;
     double bandwidth; /* of a ring through them */
@@ -96,15 +96,15 @@ struct mgpu_group {
 };
 
 /* device NULL: the topology's first `count`. */
-struct mgpu_group mgpu_group_of(const struct mgpu_topology *topology, const int *device, int count);
+struct mgpu_ring mgpu_ring_of(const struct mgpu_topology *topology, const int *device, int count);
 
-/* Milliseconds of summing `bytes` over the group: the best of NCCL's algorithms and protocols.
+/* Milliseconds of summing `bytes` over the set: the best of NCCL's algorithms and protocols.
  *     ring  base + hops + 2(n-1)/n bytes/B      tree  base + hops + 2 bytes/(0.92 B)
  * 0 for one device. */
-double mgpu_all_reduce_ms(const struct mgpu_group *group, double bytes);
+double mgpu_all_reduce_ms(const struct mgpu_ring *ring, double bytes);
 
 /* Of a reduce-scatter or an all-gather whose whole is `bytes`: (n-1)/n bytes/B and half the hops.
  */
-double mgpu_all_gather_ms(const struct mgpu_group *group, double bytes);
+double mgpu_all_gather_ms(const struct mgpu_ring *ring, double bytes);
 
 #endif

@@ -113,7 +113,7 @@ static void check_here(void)
 
 static double all_reduce(const struct mgpu_topology *t, int count, double bytes)
 {
-    struct mgpu_group g = mgpu_group_of(t, NULL, count);
+    struct mgpu_ring g = mgpu_ring_of(t, NULL, count);
     return mgpu_all_reduce_ms(&g, bytes);
 }
 
@@ -132,7 +132,7 @@ static void check_all_reduce(void)
         CHECK(ms >= last);
         last = ms;
     }
-    struct mgpu_group g = mgpu_group_of(t, NULL, 8);
+    struct mgpu_ring g = mgpu_ring_of(t, NULL, 8);
     CHECK_NEAR(mgpu_all_gather_ms(&g, 1e9), (8.4 + 7 * 3.4) * 1e-3 + 0.875e9 / 220e9 * 1e3, 1e-12);
     mgpu_topology_free(t);
 }
@@ -153,14 +153,14 @@ static void check_machines(void)
     double latency = (8.4 + 28 * 3.4 + 2 * 14) * 1.4e-3;
     CHECK_NEAR(all_reduce(t, 16, 4e9), latency + 2 * 15.0 / 16 * 4e9 / 370e9 * 1e3, 1e-12);
     int pair[] = {0, 8}; /* one device a machine: one adapter */
-    struct mgpu_group g = mgpu_group_of(t, pair, 2);
+    struct mgpu_ring g = mgpu_ring_of(t, pair, 2);
     CHECK(g.machines == 2 && g.bandwidth == 48e9 && !g.in_switch);
     CHECK_NEAR(mgpu_all_reduce_ms(&g, 1e9), (8.4 + 2 * 14) * 1.4e-3 + 1e9 / 48e9 * 1e3, 1e-12);
     int uneven[] = {0, 1, 2, 8};
-    g = mgpu_group_of(t, uneven, 4);
+    g = mgpu_ring_of(t, uneven, 4);
     CHECK(g.bandwidth == 48e9);
     int turned[] = {8, 2, 0, 1};
-    struct mgpu_group h = mgpu_group_of(t, turned, 4);
+    struct mgpu_ring h = mgpu_ring_of(t, turned, 4);
     CHECK(h.bandwidth == g.bandwidth && h.machines == g.machines);
     mgpu_topology_free(t);
 

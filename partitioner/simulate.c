@@ -80,6 +80,8 @@ void mgpu_replica_init(struct mgpu_replica *r, const struct mgpu_topology *topol
         if (r->memory[first] > r->memory[d])
             r->memory[first] = r->memory[d];
     }
+    if (weights_on >= 0)
+        r->kinds[weights_on] |= UINT64_C(1) << topology->device[weights_on].kind;
     if (replicas > 1 && weights_on >= 0)
         init_owner(r, arena);
     if (replicas > 1 && weights_on < 0)

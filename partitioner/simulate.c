@@ -80,6 +80,8 @@ void mgpu_replica_init(struct mgpu_replica *r, const struct mgpu_topology *topol
         if (r->memory[first] > r->memory[d])
             r->memory[first] = r->memory[d];
     }
+    if (weights_on >= 0)
+        r->kinds[weights_on] |= UINT64_C(1) << topology->device[weights_on].kind;
     if (replicas > 1 && weights_on >= 0)
         init_owner(r, arena);
     if (replicas > 1 && weights_on < 0)
@@ -143,6 +145,13 @@ static bool together(const struct mgpu_flow *f, const struct mgpu_flow_param *p,
         if (device[f->param_group[p->first + i]] != device[f->param_group[p->first]])
             return false;
     return true;
+}
+
+bool mgpu_owner_open(const struct mgpu_flow *f, const struct mgpu_replica *r, int param,
+                     const int *device)
+{
+    const struct mgpu_flow_param *p = &f->param[param];
+    return r->weights_on < 0 && p->home < 0 && !together(f, p, device);
 }
 
 void mgpu_choose_owners(const struct mgpu_flow *f, const struct mgpu_replica *r,

@@ -261,13 +261,23 @@ static int64_t output_bytes(const struct build *b, const struct mgpu_node *node)
     return bytes;
 }
 
-/* Fast kernels may reorder every operand of a product, and keep tiles; the record speaks of the
- * plain algorithm only. */
-static int64_t scratch_bytes(const struct mgpu_node *node)
+static bool has_cpu(const struct mgpu_topology *t)
+{
+    for (int k = 0; k < t->kinds; k++)
+        if (t->kind[k].threads)
+            return true;
+    return false;
+}
+
+/* Fast kernels of a CPU may reorder every operand of a product, and keep tiles; the record speaks
+ * of the plain algorithm only. */
+static int64_t scratch_bytes(const struct build *b, const struct mgpu_node *node)
 {
     enum { TILES = 16 << 10 };
     if (mgpu_is_view(node))
         return 0;
+    if (!has_cpu(b->topology))
+        return node->op->workspace(node);
     enum mgpu_class class = mgpu_class_of(node->op);
     bool product = class == MGPU_CLASS_GEMM || class == MGPU_CLASS_CONV || class == MGPU_CLASS_RNN;
     return TILES + node->op->workspace(node) + (product ? (int64_t)mgpu_operand_bytes(node) : 0);
@@ -319,7 +329,7 @@ static void add_task(struct build *b, int n)
     task->type = copied(b, node->origin.type);
     task->op_class = mgpu_class_of(node->op);
     task->output = output_bytes(b, node);
-    task->scratch = scratch_bytes(node);
+    task->scratch = scratch_bytes(b, node);
     if (node->op == &mgpu_op_update)
         add_states(b, node);
 }

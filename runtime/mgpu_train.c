@@ -1,13 +1,24 @@
 /* mgpu-train: the command line over mgpu.h. Results on stdout, talk on stderr. */
+#include "runtime/base/status.h"
 #include "runtime/cli/progress.h"
 #include "runtime/cli/reexec.h"
 #include "runtime/cli/train_args.h"
 #include "runtime/cli/train_result.h"
 #include "runtime/mgpu.h"
 
+#include <signal.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+static volatile sig_atomic_t interrupted; /* Ctrl-C: finish the step, save, stop */
+
+static void interrupt(int signal_number)
+{
+    interrupted = signal_number;
+    signal(signal_number, SIG_DFL); /* a second one ends the program at once */
+}
 
 static void note(void *context, const char *text)
 {
@@ -37,10 +48,21 @@ static void say_start(const struct mgpu_train_command *c, const struct mgpu_fact
             (long long)f->batch, (long long)f->steps_per_epoch, f->steps_per_epoch == 1 ? "" : "s");
 }
 
+/* One word for the shell. */
+static void say_word(const char *text)
+{
+    fputs(" '", stderr);
+    for (; *text; text++)
+        fputs(*text == '\'' ? "'\\''" : (char[]){*text, 0}, stderr);
+    fputc('\'', stderr);
+}
+
 static void say_list(const char *option, const char *const *list)
 {
-    for (int i = 0; list && list[i]; i++)
-        fprintf(stderr, " --%s '%s'", option, list[i]);
+    for (int i = 0; list && list[i]; i++) {
+        fprintf(stderr, " --%s", option);
+        say_word(list[i]);
+    }
 }
 
 /* What to type next: the saved model, on the validation data where there are any. */
@@ -50,12 +72,17 @@ static void say_next(const struct mgpu_train_command *c)
     for (int i = 0; !c->quiet && c->save && c->save[i]; i++) {
         if (!strstr(c->save[i], ".onnx"))
             continue;
-        fprintf(stderr, "next: mgpu-train %s", c->save[i]);
+        fprintf(stderr, "next: %s", program_invocation_name);
+        say_word(c->save[i]);
         say_list("data", o->val ? o->val : o->data);
         say_list("scale", o->scale);
         say_list("normalize", o->normalize);
+        say_list("batch-axis", o->batch_axis);
+        say_list("rows", o->rows);
+        say_list("dim", o->dim);
         say_list("loss", o->loss);
-        fprintf(stderr, " --evaluate\n");
+        say_list("metric", o->metric);
+        fputs(" --evaluate\n", stderr);
         return;
     }
 }
@@ -67,6 +94,7 @@ static int end_epoch(struct mgpu_trainer *t, struct mgpu_progress *p, int64_t ep
 {
     const struct mgpu_number *numbers;
     int n = mgpu_epoch_numbers(t, &numbers);
+    MGPU_TRY(n);
     mgpu_result_numbers(result, "", numbers, n);
     struct mgpu_number *own = malloc(sizeof *own * (size_t)n);
     memcpy(own, numbers, sizeof *own * (size_t)n);
@@ -89,9 +117,10 @@ static int train(struct mgpu_trainer *t, const struct mgpu_train_command *c,
     struct mgpu_step_result step;
     const struct mgpu_number *numbers;
     int64_t epochs = (f->total_steps + f->steps_per_epoch - 1) / f->steps_per_epoch;
-    int rc;
+    int rc = 0;
     mgpu_progress_begin(&p, c->quiet ? NULL : stderr, f, epochs);
-    while ((rc = mgpu_step(t, &step)) > 0) {
+    signal(SIGINT, interrupt);
+    while (!interrupted && (rc = mgpu_step(t, &step)) > 0) {
         if (c->log_steps)
             printf("step %lld loss %.9g\n", (long long)step.step, step.loss);
         mgpu_result_step(result, &step);
@@ -101,7 +130,7 @@ static int train(struct mgpu_trainer *t, const struct mgpu_train_command *c,
             MGPU_TRY(end_epoch(t, &p, step.epoch, result));
     }
     result->seconds = mgpu_seconds() - p.start;
-    return rc;
+    return interrupted ? 0 : rc;
 }
 
 static int save(struct mgpu_trainer *t, const struct mgpu_train_command *c,
@@ -160,6 +189,10 @@ static int train_and_save(struct mgpu_trainer *t, const struct mgpu_train_comman
     say_start(c, f);
     MGPU_TRY(train(t, c, f, result));
     MGPU_TRY(save(t, c, result));
+    if (interrupted)
+        return mgpu_fail(MGPU_EINVALID, "interrupted after step %lld of %lld%s",
+                         (long long)result->steps, (long long)f->total_steps,
+                         c->save ? "; the weights so far are saved" : "");
     say_next(c);
     return 0;
 }

@@ -113,7 +113,7 @@ int mgpu_args_parse(const struct mgpu_arg *table, void *into, int argc, char **a
             value = equal + 1;
         if (value && (a->kind == MGPU_ARG_FLAG || a->kind == MGPU_ARG_NO))
             return mgpu_fail(MGPU_EUSAGE, "--%s takes no value", a->name);
-        if (!value && wants_value(a) && ++i == argc)
+        if (!value && wants_value(a) && (++i == argc || !strncmp(argv[i], "--", 2)))
             return mgpu_fail(MGPU_EUSAGE, "--%s needs a value: --%s %s", a->name, a->name,
                              a->value);
         MGPU_TRY(set(a, into, value ? value : wants_value(a) ? argv[i] : NULL));

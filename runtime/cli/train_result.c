@@ -42,14 +42,20 @@ void mgpu_result_saved(struct mgpu_train_result *r, const char *path)
     r->saved_path[r->saved++] = mgpu_xstrdup(path);
 }
 
+/* JSON has no number for what is not finite. */
+static struct json_object *number(double value)
+{
+    return value - value == 0 ? json_object_new_double(value) : NULL;
+}
+
 void mgpu_result_print(const struct mgpu_train_result *r, FILE *to)
 {
     struct json_object *o = json_object_new_object(), *loss = json_object_new_array();
     struct json_object *metrics = json_object_new_object(), *saved = json_object_new_array();
     for (int64_t i = 0; i < r->loss_count; i++)
-        json_object_array_add(loss, json_object_new_double(r->loss[i]));
+        json_object_array_add(loss, number(r->loss[i]));
     for (int i = 0; i < r->metrics; i++)
-        json_object_object_add(metrics, r->metric_name[i], json_object_new_double(r->metric[i]));
+        json_object_object_add(metrics, r->metric_name[i], number(r->metric[i]));
     for (int i = 0; i < r->saved; i++)
         json_object_array_add(saved, json_object_new_string(r->saved_path[i]));
     json_object_object_add(o, "steps", json_object_new_int64(r->steps));

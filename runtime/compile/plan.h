@@ -96,4 +96,9 @@ struct mgpu_applied {
 int mgpu_plan_apply(struct mgpu_graph *g, const struct mgpu_plan *plan, int rank, int pieces,
                     struct mgpu_applied *applied);
 
+/* How a value of the whole graph stands to the samples, following op->split forward from the
+ * inputs. Gives false where that cannot be followed (something mixes samples on the way). */
+bool mgpu_plan_follow(const struct mgpu_graph *g, const struct mgpu_value *value,
+                      struct mgpu_split *out);
+
 #endif

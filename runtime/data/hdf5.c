@@ -211,31 +211,41 @@ static int64_t rows_in(const struct h5_state *s, int64_t block)
     return left < s->block_rows ? left : s->block_rows;
 }
 
-static int find_block(struct h5_state *s, int64_t block, char **out)
+/* Rows that were read together. */
+struct held {
+    char *data;
+    int64_t first, rows;
+};
+
+/* The block that holds a row; where the block has a row that cannot be read, this row alone. */
+static int find_row(struct h5_state *s, int64_t row, struct held *out)
 {
+    int64_t block = row / s->block_rows;
     int32_t slot = s->slot_of[block];
-    if (slot < 0) {
+    bool fetched = slot < 0;
+    if (fetched) {
         slot = make_room(s);
         s->slots[slot] = (struct slot){-1, 0};
-        MGPU_TRY(
-            fetch(s, block * s->block_rows, rows_in(s, block), s->cache + slot * s->block_bytes));
-        s->slots[slot].block = block;
-        s->slot_of[block] = slot;
     }
-    s->slots[slot].used = ++s->clock;
-    *out = s->cache + slot * s->block_bytes;
+    *out =
+        (struct held){s->cache + slot * s->block_bytes, block * s->block_rows, rows_in(s, block)};
+    if (fetched && fetch(s, out->first, out->rows, out->data) < 0) {
+        out->first = row;
+        out->rows = 1;
+        return fetch(s, row, 1, out->data);
+    }
+    s->slot_of[block] = slot;
+    s->slots[slot] = (struct slot){block, ++s->clock};
     return 0;
 }
 
 static int read_row(struct mgpu_dataset *d, int64_t row, const struct mgpu_rows *to, int64_t to_row)
 {
     struct h5_state *s = d->state;
-    int64_t block = row / s->block_rows;
-    char *data;
-    MGPU_TRY(find_block(s, block, &data));
-    struct mgpu_rows from =
-        mgpu_rows_of(data, d->type, d->rank, d->dims, s->axis, rows_in(s, block));
-    return mgpu_rows_copy(to, to_row, &from, row % s->block_rows);
+    struct held held;
+    MGPU_TRY(find_row(s, row, &held));
+    struct mgpu_rows from = mgpu_rows_of(held.data, d->type, d->rank, d->dims, s->axis, held.rows);
+    return mgpu_rows_copy(to, to_row, &from, row - held.first);
 }
 
 static int read_locked(struct mgpu_dataset *d, const int64_t *rows, const struct mgpu_rows *to)

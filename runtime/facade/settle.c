@@ -163,22 +163,9 @@ int mgpu_settle_model(struct mgpu_trainer *t)
 
 int mgpu_settle_devices(struct mgpu_trainer *t)
 {
-    static const char *const strategies[] = {"auto", "single", "data", NULL};
     const struct mgpu_options *o = &t->options;
-    int strategy, ranks;
-    MGPU_TRY(word(&strategy, "--strategy", o->strategy ? o->strategy : "auto", strategies));
-    MGPU_TRY(mgpu_devices_parse(&t->devices, &ranks, o->devices ? o->devices : "cpu", o->threads));
-    if (strategy == 1 && ranks > 1) {
-        mgpu_note("--strategy single: only %s of the %d devices is used", t->devices[0].name,
-                  ranks);
-        ranks = 1;
-    }
-    if (o->deterministic)
-        MGPU_TRY(mgpu_devices_multiplex(&t->devices, &ranks, o->deterministic));
-    t->plan = mgpu_plan_data(ranks);
-    MGPU_TRY(mgpu_team_new(&t->team, t->devices, t->plan->replicas, t->plan->places));
-    t->result_sums = mgpu_xcalloc((size_t)ranks * MGPU_RESULT_SUMS, sizeof *t->result_sums);
-    return 0;
+    return mgpu_devices_parse(&t->devices, &t->device_count, o->devices ? o->devices : "cpu",
+                              o->threads);
 }
 
 /* ---- Data ------------------------------------------------------------------------------------ */
@@ -320,6 +307,21 @@ static void want_outputs(struct mgpu_trainer *t)
     t->lower.wanted_count = n;
 }
 
+/* An output in which other rows go before samples ([T*N, C]) does not pair with labels by sample.
+ */
+static int check_order(const struct mgpu_graph *g, const struct mgpu_value *y,
+                       const struct mgpu_loss *loss)
+{
+    char text[MGPU_VALUE_TEXT];
+    struct mgpu_split split;
+    if (!mgpu_plan_follow(g, y, &split) || split.kind != MGPU_SPLIT_AXIS || split.outer == 1)
+        return 0;
+    return mgpu_fail(MGPU_EUNSUPPORTED,
+                     "--loss %s: in output '%s' %s the samples are not the slowest part of axis "
+                     "%d, so labels cannot be matched to them; take the loss before the reshape",
+                     loss->text, loss->output, mgpu_value_text(text, g, y), split.axis);
+}
+
 static int bind_loss(struct mgpu_trainer *t, struct mgpu_graph *g, int i)
 {
     struct mgpu_loss *loss = &t->loss[i];
@@ -328,7 +330,10 @@ static int bind_loss(struct mgpu_trainer *t, struct mgpu_graph *g, int i)
     if (!y)
         return mgpu_fail(MGPU_EINVALID, "--loss %s: the model has no output '%s'", loss->text,
                          loss->output);
+    if (t->planning)
+        return mgpu_loss_bind_made(loss, g, y, t->arena);
     if (loss->kind != MGPU_LOSS_OUTPUT) {
+        MGPU_TRY(check_order(g, y, loss));
         if (t->train.feed)
             MGPU_TRY(mgpu_feed_dataset(&d, t->train.feed, loss->label));
         if (!d)
@@ -460,10 +465,30 @@ static int host_buffers(struct mgpu_trainer *t)
     return 0;
 }
 
+/* The whole graph once, for the inputs that losses and outputs really need. */
+static int bind_data(struct mgpu_trainer *t)
+{
+    struct mgpu_graph *g = NULL;
+    int rc = 0;
+    MGPU_TRY(mgpu_build_graph(&g, t, t->losses ? MGPU_MODE_EVALUATE : MGPU_MODE_PREDICT, t->batch));
+    t->want = MGPU_NEW_ARRAY(t->arena, struct mgpu_feed_want, g->input_count);
+    t->step_rows = MGPU_NEW_ARRAY(t->arena, int64_t, g->input_count);
+    for (int i = 0; i < g->input_count && rc == 0; i++)
+        rc = add_want(t, g->inputs[i]);
+    mgpu_graph_free(g);
+    MGPU_TRY(rc);
+    MGPU_TRY(settle_sources(t));
+    return host_buffers(t);
+}
+
 int mgpu_settle_losses(struct mgpu_trainer *t)
 {
     struct mgpu_graph *g = NULL;
     t->batch = t->options.batch > 0 ? t->options.batch : 32;
+    if (!t->options.inference && !mgpu_text_count(t->options.loss))
+        return mgpu_fail(MGPU_EUSAGE,
+                         "training needs a loss: --loss cross_entropy, mse, bce_logits "
+                         "... (--help loss lists them)");
     MGPU_TRY(parse_losses(t));
     want_outputs(t);
     t->lower.batch = t->batch;
@@ -482,14 +507,5 @@ int mgpu_settle_losses(struct mgpu_trainer *t)
         mgpu_metric_default(&t->metric, &t->metrics, t->loss, t->losses, t->arena);
     if (t->losses + 2 * t->metrics > MGPU_RESULT_SUMS)
         return mgpu_fail(MGPU_EUSAGE, "--metric: too many");
-    /* The whole graph once, for the inputs that losses and outputs really need. */
-    MGPU_TRY(mgpu_build_graph(&g, t, t->losses ? MGPU_MODE_EVALUATE : MGPU_MODE_PREDICT, t->batch));
-    t->want = MGPU_NEW_ARRAY(t->arena, struct mgpu_feed_want, g->input_count);
-    t->step_rows = MGPU_NEW_ARRAY(t->arena, int64_t, g->input_count);
-    for (int i = 0; i < g->input_count && rc == 0; i++)
-        rc = add_want(t, g->inputs[i]);
-    mgpu_graph_free(g);
-    MGPU_TRY(rc);
-    MGPU_TRY(settle_sources(t));
-    return host_buffers(t);
+    return t->planning ? 0 : bind_data(t);
 }

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,7 +18,7 @@ static int files;
 
 void tiny_begin(void)
 {
-    strcpy(folder, "/tmp/mgpu-tiny-XXXXXX");
+    snprintf(folder, sizeof folder, "/tmp/mgpu-tiny-XXXXXX");
     arena = mgpu_arena_new();
     if (!mkdtemp(folder))
         abort();

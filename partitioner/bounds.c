@@ -142,29 +142,35 @@ static double bound_path(const struct mgpu_flow *f, const struct mgpu_replica *r
     return last;
 }
 
+/* The least time in which one of the replica's groups of counterparts sums so much. Groups that are
+ * alike count once. */
+static double least_sum(const struct mgpu_replica *r, double bytes)
+{
+    double least = INFINITY;
+    for (int d = 0; d < r->ranks; d++)
+        if (!d || r->sum[d].bandwidth != r->sum[d - 1].bandwidth ||
+            r->sum[d].machines != r->sum[d - 1].machines ||
+            r->sum[d].in_switch != r->sum[d - 1].in_switch)
+            least = fmin(least, mgpu_all_reduce_ms(&r->sum[d], bytes));
+    return least;
+}
+
 /* The path, and the sums that end it. `end` is by position, as early as can be. */
 static void bound_sums(struct mgpu_bounds *b, const struct mgpu_flow *f,
                        const struct mgpu_replica *r, const double *end)
 {
     double first = INFINITY, bytes = 0;
     b->sums = 0;
-    if (!r->sum)
-        return;
-    for (int p = 0; p < f->params; p++) {
+    for (int p = 0; r->sum && p < f->params; p++) {
         if (f->param[p].complete < 0)
             continue;
-        double sum = INFINITY;
-        for (int d = 0; d < r->ranks; d++)
-            sum = fmin(sum, mgpu_all_reduce_ms(&r->sum[d], (double)f->param[p].bytes));
-        first = fmin(first, end[f->param[p].complete]);
+        double whole = end[f->param[p].complete];
+        first = fmin(first, whole);
         bytes += (double)f->param[p].bytes;
-        b->sums = fmax(b->sums, end[f->param[p].complete] + sum);
+        b->sums = fmax(b->sums, whole + least_sum(r, (double)f->param[p].bytes));
     }
-    double least = INFINITY;
-    for (int d = 0; d < r->ranks; d++)
-        least = fmin(least, mgpu_all_reduce_ms(&r->sum[d], bytes / r->ranks));
     if (bytes > 0)
-        b->sums = fmax(b->sums, first + least);
+        b->sums = fmax(b->sums, first + least_sum(r, bytes / r->ranks));
 }
 
 /* Whether the parameters alone are more than all devices hold. */

@@ -151,7 +151,22 @@ static int compare_edge(const void *a, const void *b)
     return x->to != y->to ? x->to - y->to : x->value - y->value;
 }
 
-/* Edges between coarse tasks, each tensor once. */
+/* Whether all users of a tensor are in its own coarse task or in one other. */
+static bool one_target(const struct builder *b, const struct mgpu_flow_tensor *t)
+{
+    int target = -1;
+    for (int k = t->use; k < t->use + t->uses; k++) {
+        int to = b->unit[b->flow->use[k]];
+        if (to == b->unit[t->from] || to == target)
+            continue;
+        if (target >= 0)
+            return false;
+        target = to;
+    }
+    return true;
+}
+
+/* Edges between coarse tasks, each tensor once; what only goes to one of them is one tensor. */
 static void add_edges(struct builder *b)
 {
     const struct mgpu_flow *f = b->flow;
@@ -160,16 +175,26 @@ static void add_edges(struct builder *b)
     for (int i = 0; i < f->tensors; i++)
         uses += f->tensor[i].uses;
     g->edge = MGPU_NEW_ARRAY(g->arena, struct mgpu_edge, uses);
-    for (int i = 0; i < f->tensors; i++)
-        for (int k = f->tensor[i].use; k < f->tensor[i].use + f->tensor[i].uses; k++) {
-            int from = b->unit[f->tensor[i].from], to = b->unit[f->use[k]];
-            if (from != to)
-                g->edge[count++] = (struct mgpu_edge){from, to, f->tensor[i].bytes, i};
+    for (int i = 0; i < f->tensors; i++) {
+        const struct mgpu_flow_tensor *t = &f->tensor[i];
+        bool one = one_target(b, t), seen = false;
+        for (int k = t->use; k < t->use + t->uses; k++) {
+            int from = b->unit[t->from], to = b->unit[f->use[k]];
+            if (from == to)
+                continue;
+            int64_t bytes = one && seen ? 0 : t->bytes;
+            g->edge[count++] = (struct mgpu_edge){from, to, bytes, one ? -1 - to : i};
+            seen = true;
         }
+    }
     qsort(g->edge, (size_t)count, sizeof *g->edge, compare_edge);
-    for (int i = 0; i < count; i++)
-        if (!i || compare_edge(&g->edge[i - 1], &g->edge[i]))
+    for (int i = 0; i < count; i++) {
+        struct mgpu_edge *last = g->edges ? &g->edge[g->edges - 1] : NULL;
+        if (!last || compare_edge(last, &g->edge[i]))
             g->edge[g->edges++] = g->edge[i];
+        else if (last->value < 0)
+            last->bytes += g->edge[i].bytes;
+    }
 }
 
 /* Positions of the coarse tasks so that edges lead forward; false: there is a cycle. */

@@ -65,7 +65,7 @@ static int degree_out(const struct mgpu_net *net, int g)
     return net->out[g + 1] - net->out[g];
 }
 
-enum pass { PASS_CHAIN, PASS_COSTLY, PASS_HEAD, PASS_TAIL, PASSES };
+enum pass { PASS_CHAIN, PASS_COSTLY, PASS_HEAD, PASS_TAIL, PASS_SIBLINGS, PASS_LEVEL };
 
 static bool wanted(const struct coarse *c, enum pass pass, const struct mgpu_net_edge *e)
 {
@@ -92,7 +92,8 @@ static int join_edges(struct coarse *c, enum pass pass, double cap)
 }
 
 struct deep {
-    int depth, cluster;
+    int depth, source; /* source: the first predecessor, -1 */
+    int cluster;
     double ms;
 };
 
@@ -101,30 +102,48 @@ static int compare_deep(const void *a, const void *b)
     const struct deep *x = a, *y = b;
     if (x->depth != y->depth)
         return x->depth - y->depth;
+    if (x->source != y->source)
+        return x->source - y->source;
     if (x->ms != y->ms)
         return x->ms < y->ms ? -1 : 1;
     return x->cluster - y->cluster;
 }
 
-/* Joins neighbours of one depth, the lightest first. */
-static int join_level(struct coarse *c, double cap)
+/* The clusters by depth, those of one fork beside each other, the lightest first. */
+static struct deep *sort_by_depth(const struct coarse *c)
 {
     const struct mgpu_net *net = &c->net;
     struct deep *list = MGPU_NEW_ARRAY(c->arena, struct deep, net->groups);
-    for (int g = 0; g < net->groups; g++)
-        list[g] = (struct deep){0, g, net->total[g]};
+    for (int g = 0; g < net->groups; g++) {
+        int source = degree_in(net, g) ? net->edge[net->in_list[net->in[g]]].from : -1;
+        list[g] = (struct deep){0, source, g, net->total[g]};
+    }
     for (int i = 0; i < net->groups; i++)
         for (int k = net->out[net->order[i]]; k < net->out[net->order[i] + 1]; k++)
             if (list[net->edge[k].to].depth <= list[net->order[i]].depth)
                 list[net->edge[k].to].depth = list[net->order[i]].depth + 1;
     qsort(list, (size_t)net->groups, sizeof *list, compare_deep);
+    return list;
+}
+
+/* Joins neighbours of one depth in pairs; `siblings`: only those of one fork that has more branches
+ * than there are devices. */
+static int join_level(struct coarse *c, bool siblings, double cap)
+{
+    const struct deep *list = sort_by_depth(c);
     int joins = 0;
-    for (int i = 0; i + 1 < net->groups; i++)
-        if (list[i].depth == list[i + 1].depth &&
-            join(c, list[i].cluster, list[i + 1].cluster, cap)) {
+    for (int i = 0; i + 1 < c->net.groups; i++) {
+        const struct deep *a = &list[i], *b = &list[i + 1];
+        if (a->depth != b->depth)
+            continue;
+        if (siblings && (a->source != b->source || a->source < 0 ||
+                         degree_out(&c->net, a->source) <= c->replica->ranks))
+            continue;
+        if (join(c, a->cluster, b->cluster, cap)) {
             joins++;
             i++;
         }
+    }
     return joins;
 }
 
@@ -167,7 +186,8 @@ static void end_pass(struct coarse *c, int *cluster)
 static int run_pass(struct coarse *c, enum pass pass, double cap, int *cluster)
 {
     start_pass(c);
-    int joins = pass == PASSES ? join_level(c, cap) : join_edges(c, pass, cap);
+    int joins = pass >= PASS_SIBLINGS ? join_level(c, pass == PASS_SIBLINGS, cap)
+                                      : join_edges(c, pass, cap);
     if (joins)
         end_pass(c, cluster);
     return joins;
@@ -180,9 +200,14 @@ static void shrink(struct coarse *c, int most, int *cluster)
     for (int g = 0; g < c->net.groups; g++)
         total += c->net.total[g];
     for (double cap = total / most; c->net.groups > most && c->net.order; cap *= 2) {
-        int joins = run_pass(c, PASS_HEAD, cap, cluster) + run_pass(c, PASS_TAIL, cap, cluster);
-        if (c->net.groups > most && joins * 8 < c->net.groups)
-            joins += run_pass(c, PASSES, cap, cluster);
+        int joins = run_pass(c, PASS_SIBLINGS, cap, cluster);
+        joins += c->net.groups > most ? run_pass(c, PASS_CHAIN, cap, cluster) : 0;
+        if (joins * 8 < c->net.groups) {
+            joins += run_pass(c, PASS_HEAD, cap, cluster);
+            joins += run_pass(c, PASS_TAIL, cap, cluster);
+        }
+        if (joins * 8 < c->net.groups && c->net.groups > most)
+            joins += run_pass(c, PASS_LEVEL, cap, cluster);
         if (!joins && cap > 2 * total)
             return;
     }

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Larger graphs are clustered first. */
-enum { MOST = 1024 };
+/* Groups up to which the methods that take quadratic time are used. */
+enum { FEW = 64, MANY = 1024 };
 
 static void all_on(struct mgpu_place *p, int device)
 {
@@ -22,8 +22,9 @@ struct list {
     double *end;         /* by group */
     double *device_free; /* by device */
     int64_t *kept;       /* by device: bytes of parameters */
-    int *candidate;
-    int *waits; /* by group: predecessors that are not placed yet */
+    bool *used;          /* by device */
+    int *seen, scans;    /* by sort of devices: the last scan that met an unused one */
+    int *waits;          /* by group: predecessors that are not placed yet */
 };
 
 static struct list new_list(struct mgpu_place *p, struct mgpu_arena *arena)
@@ -33,7 +34,8 @@ static struct list new_list(struct mgpu_place *p, struct mgpu_arena *arena)
     l.end = MGPU_NEW_ARRAY(arena, double, groups);
     l.device_free = MGPU_NEW_ARRAY(arena, double, devices);
     l.kept = MGPU_NEW_ARRAY(arena, int64_t, devices);
-    l.candidate = MGPU_NEW_ARRAY(arena, int, devices);
+    l.used = MGPU_NEW_ARRAY(arena, bool, devices);
+    l.seen = MGPU_NEW_ARRAY(arena, int, devices);
     l.waits = MGPU_NEW_ARRAY(arena, int, groups);
     for (int g = 0; g < groups; g++) {
         l.waits[g] = p->net.in[g + 1] - p->net.in[g];
@@ -71,36 +73,63 @@ static void put(struct list *l, int group, int device)
     const struct mgpu_net *net = &l->p->net;
     l->end[group] = start_on(l, group, device) + forward_on(l, group, device);
     l->device_free[device] = l->end[group];
+    l->used[device] = true;
     l->kept[device] += net->bytes[group];
     l->p->trial.device[group] = device;
     for (int k = net->out[group]; k < net->out[group + 1]; k++)
         l->waits[net->edge[k].to]--;
 }
 
-/* The device on which the group ends (or starts) first, of those with room for its parameters; the
- * emptiest when none has. */
-static int best_device(struct list *l, int group, bool by_start, double *when)
+/* Unused devices of one sort are alike: only the first is looked at, in a scan from the first. */
+static bool worth_trying(struct list *l, int device, int scan)
+{
+    int *seen = &l->seen[l->p->sort[device]];
+    if (l->used[device])
+        return true;
+    bool first = *seen != scan;
+    *seen = scan;
+    return first;
+}
+
+/* The device on which the group ends (or starts) first, of those with room; -1: none has. */
+static int first_device(struct list *l, int group, bool by_start, double *when)
 {
     const struct mgpu_replica *r = l->p->replica;
-    int pin = l->p->flow->pin[group], best = -1;
-    int count = pin >= 0 ? 1 : mgpu_place_devices(l->p, l->p->trial.device, l->candidate);
-    if (pin >= 0)
-        l->candidate[0] = pin;
+    int best = -1;
     *when = INFINITY;
-    for (int pass = 0; pass < 2 && best < 0; pass++)
-        for (int i = 0; i < count; i++) {
-            int d = l->candidate[i];
-            if (!pass && count > 1 && l->kept[d] + l->p->net.bytes[group] > r->memory[d])
-                continue;
-            double key = start_on(l, group, d) + (by_start ? 0 : forward_on(l, group, d));
-            if (pass)
-                key = (double)(l->kept[d] - r->memory[d]);
-            if (key < *when) {
-                *when = key;
-                best = d;
-            }
+    l->scans++;
+    for (int d = 0; d < r->ranks; d++) {
+        if (!worth_trying(l, d, l->scans) || l->device_free[d] >= *when ||
+            l->kept[d] + l->p->net.bytes[group] > r->memory[d])
+            continue;
+        double key = start_on(l, group, d) + (by_start ? 0 : forward_on(l, group, d));
+        if (key < *when) {
+            *when = key;
+            best = d;
         }
+    }
     return best;
+}
+
+static int emptiest(const struct list *l)
+{
+    const int64_t *memory = l->p->replica->memory;
+    int best = 0;
+    for (int d = 1; d < l->p->replica->ranks; d++)
+        if (memory[d] - l->kept[d] > memory[best] - l->kept[best])
+            best = d;
+    return best;
+}
+
+static int best_device(struct list *l, int group, bool by_start, double *when)
+{
+    int pin = l->p->flow->pin[group];
+    if (pin >= 0) {
+        *when = start_on(l, group, pin);
+        return pin;
+    }
+    int best = first_device(l, group, by_start, when);
+    return best >= 0 ? best : emptiest(l);
 }
 
 /* HEFT: in the order of the longest path to the end, each group where it ends first. */
@@ -298,13 +327,14 @@ static void all_on_each(struct mgpu_place *p)
 void mgpu_place_start(struct mgpu_place *p)
 {
     all_on_each(p);
-    if (p->replica->ranks < 2 || p->flow->groups > MOST)
+    if (p->replica->ranks < 2)
         return;
     by_load(p);
     if (!p->net.order)
         return;
     by_finish(p);
-    if (p->flow->groups <= 64)
+    if (p->flow->groups <= FEW)
         by_start(p);
-    by_pieces(p);
+    if (p->best_lacking && p->flow->groups <= MANY)
+        by_pieces(p);
 }

@@ -9,7 +9,8 @@
 /* Predictions closer than this are taken for equal. */
 static const double NOISE = 0.02;
 
-/* Simulated tasks in a millisecond on a slow core; how many placement searches share the budget. */
+/* Simulated tasks in a millisecond on a slow core; a placement search may use one part in so many
+ * of what is left. */
 enum { TASKS_A_MS = 10000, SEARCHES = 8 };
 
 const char *mgpu_tactic_name(enum mgpu_tactic tactic)
@@ -246,14 +247,16 @@ static void place(struct mgpu_search_run *run, struct mgpu_tried *t, const int *
     make_replica(run, &replica, t->replicas, t->ranks, arena);
     mgpu_bound(&bounds, t->flow, &replica);
     t->bound = bounds.step;
+    int64_t limit = run->limit / SEARCHES + t->flow->tasks;
     if (t->bound < incumbent(run) * (1 - 1e-9)) {
         struct mgpu_place *p =
-            mgpu_place_new(t->flow, &replica, t->bound, run->limit, run->request->seed);
+            mgpu_place_new(t->flow, &replica, t->bound, limit, run->request->seed);
         t->proven = mgpu_place_search(p, from);
         copy_assignment(t->flow, &t->assignment, &p->best);
         t->ms = p->best_ms;
         t->lacking = p->best_lacking;
         t->placed = true;
+        run->limit -= p->effort;
         mgpu_place_free(p);
     }
     mgpu_arena_free(arena);
@@ -298,45 +301,56 @@ static int *carry_over(const struct mgpu_tried *t, const struct mgpu_flow *to,
     return device;
 }
 
-/* Whether no number of ranks up to `most` can beat what there is; then a try says so. */
-static int ruled_out(bool *out, struct mgpu_search_run *run, int replicas, int most)
+/* The replicas whose placements are looked at, with what they could reach at best. */
+struct prospect {
+    int replicas;
+    double bound;
+};
+
+static int compare_prospects(const void *a, const void *b)
+{
+    const struct prospect *x = a, *y = b;
+    if (x->bound != y->bound)
+        return x->bound < y->bound ? -1 : 1;
+    return x->replicas - y->replicas;
+}
+
+static enum mgpu_tactic tactic_of(int replicas)
+{
+    return replicas > 1 ? MGPU_TACTIC_HYBRID : MGPU_TACTIC_BRANCH;
+}
+
+/* Bounds a number of replicas with all the ranks that there are for them. */
+static int bound_replicas(struct prospect *out, struct mgpu_search_run *run, int replicas)
 {
     const struct mgpu_flow *f;
     struct mgpu_replica replica;
     struct mgpu_bounds bounds;
-    MGPU_TRY(get_flow(&f, run, 0, replicas, replicas * most));
+    int ranks = run->devices / replicas;
+    MGPU_TRY(get_flow(&f, run, 0, replicas, replicas * ranks));
     struct mgpu_arena *arena = mgpu_arena_new();
-    make_replica(run, &replica, replicas, most, arena);
+    make_replica(run, &replica, replicas, ranks, arena);
     mgpu_bound(&bounds, f, &replica);
     mgpu_arena_free(arena);
     if (replicas == 1)
         run->whole = bounds;
     run->bound = fmin(run->bound, bounds.step);
-    *out = bounds.step >= incumbent(run) * (1 - 1e-9);
-    if (*out) {
-        struct mgpu_tried *t = add_try(run, replicas > 1 ? MGPU_TACTIC_HYBRID : MGPU_TACTIC_BRANCH,
-                                       0, replicas, most, f);
-        t->bound = bounds.step;
-    }
+    *out = (struct prospect){replicas, bounds.step};
     return 0;
 }
 
 /* Branches on 2, 3, ... devices, for one number of replicas. */
-static int try_placements(struct mgpu_search_run *run, int replicas)
+static int try_placements(struct mgpu_search_run *run, const struct prospect *now)
 {
-    int most = run->devices / replicas, last = -1;
-    enum mgpu_tactic tactic = replicas > 1 ? MGPU_TACTIC_HYBRID : MGPU_TACTIC_BRANCH;
-    bool out = most < 2 || (replicas > 1 && run->request->inseparable);
+    int replicas = now->replicas, most = run->devices / replicas, last = -1;
     const struct mgpu_flow *f;
-    if (!out)
-        MGPU_TRY(ruled_out(&out, run, replicas, most));
-    for (int ranks = 2; !out && ranks <= most; ranks++) {
+    for (int ranks = 2; ranks <= most && run->limit > 0; ranks++) {
         if (!counts(ranks, run->devices) || !same_replicas(run, replicas, ranks))
             continue;
         MGPU_TRY(get_flow(&f, run, 0, replicas, replicas * ranks));
         if (replicas > 1 && first_pin(f, -1) >= 0)
-            break; /* data parallelism says why */
-        struct mgpu_tried *t = add_try(run, tactic, 0, replicas, ranks, f);
+            return 0; /* data parallelism says why */
+        struct mgpu_tried *t = add_try(run, tactic_of(replicas), 0, replicas, ranks, f);
         place(run, t, last >= 0 ? carry_over(&run->tried[last], f, run->arena) : NULL);
         if (!t->placed)
             continue;
@@ -345,6 +359,32 @@ static int try_placements(struct mgpu_search_run *run, int replicas)
             break;
     }
     return 0;
+}
+
+/* What cannot beat the best so far is not searched; one try says so. */
+static int rule_out(struct mgpu_search_run *run, const struct prospect *now)
+{
+    const struct mgpu_flow *f;
+    int ranks = run->devices / now->replicas;
+    MGPU_TRY(get_flow(&f, run, 0, now->replicas, now->replicas * ranks));
+    add_try(run, tactic_of(now->replicas), 0, now->replicas, ranks, f)->bound = now->bound;
+    return 0;
+}
+
+/* The most promising number of replicas first. */
+static int try_all_placements(struct mgpu_search_run *run, int most)
+{
+    int count = 0, rc = 0;
+    struct prospect *list = mgpu_xcalloc((size_t)most + 1, sizeof *list);
+    for (int r = 1; r <= most && rc >= 0 && 2 * r <= run->devices; r++)
+        if (counts(r, run->devices) && (r == 1 || !run->request->inseparable))
+            rc = bound_replicas(&list[count++], run, r);
+    qsort(list, (size_t)count, sizeof *list, compare_prospects);
+    for (int i = 0; i < count && rc >= 0; i++)
+        rc = list[i].bound < incumbent(run) * (1 - 1e-9) ? try_placements(run, &list[i])
+                                                         : rule_out(run, &list[i]);
+    free(list);
+    return rc;
 }
 
 static int try_all(struct mgpu_search_run *run)
@@ -361,10 +401,7 @@ static int try_all(struct mgpu_search_run *run)
             if (r <= most && counts(r, run->devices))
                 MGPU_TRY(try_data(run, MGPU_TACTIC_STACKED, v, r));
     }
-    for (int r = 1; r <= most; r++)
-        if (counts(r, run->devices))
-            MGPU_TRY(try_placements(run, r));
-    return 0;
+    return try_all_placements(run, most);
 }
 
 /* ---- The choice ------------------------------------------------------------------------------ */
@@ -513,7 +550,7 @@ int mgpu_search(struct mgpu_search_result **out, const struct mgpu_search_reques
     struct mgpu_search_result *result = MGPU_NEW(arena, struct mgpu_search_result);
     struct mgpu_search_run run = {.request = request, .arena = arena, .bound = INFINITY};
     double budget = request->budget_ms > 0 ? request->budget_ms : 500;
-    run.limit = (int64_t)(budget * TASKS_A_MS / SEARCHES);
+    run.limit = (int64_t)(budget * TASKS_A_MS);
     run.channels = mgpu_channels(request->topology);
     run.devices = request->devices > 0 && request->devices < request->topology->devices
                       ? request->devices

@@ -189,16 +189,16 @@ static double interference(const struct mgpu_replica *r, int device)
     return worst;
 }
 
-/* Tasks' times on their best device, over each set of kinds once. */
+/* Tasks' times on their best device. Neighbours are mostly of one kind and looked at once. */
 static void fill_least(const struct mgpu_flow *f, const struct mgpu_replica *r, double *least)
 {
     for (int i = 0; i < f->tasks; i++)
         least[i] = INFINITY;
-    for (int d = 0; d < r->topology->devices; d++) {
-        bool known = r->kinds[d] == 0;
-        for (int e = 0; e < d && !known; e++)
-            known = r->kinds[e] == r->kinds[d];
-        for (int i = 0; i < f->tasks && !known; i++)
+    for (int d = 0, last = -1; d < r->topology->devices; d++) {
+        if (!r->kinds[d] || (last >= 0 && r->kinds[d] == r->kinds[last]))
+            continue;
+        last = d;
+        for (int i = 0; i < f->tasks; i++)
             least[i] = fmin(least[i], mgpu_task_ms(f, r, i, d));
     }
 }

@@ -49,7 +49,10 @@ struct mgpu_options {
     bool exact;
     /* devices */
     const char *devices, *strategy;
-    const char *plan; /* file: devices and what they do */
+    const char *plan;               /* plan.json */
+    const char *const *place;       /* PATTERN=DEVICE */
+    const char *merge, *weights_on; /* devices */
+    const char *cost_profile;       /* measured costs for the planner */
     int threads;
     int deterministic; /* logical ranks; 0: off */
     /* run */

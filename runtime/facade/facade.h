@@ -57,6 +57,7 @@ struct mgpu_trainer {
     enum mgpu_norm_mode norm;
 
     struct mgpu_rank_device *devices;
+    int device_count; /* as asked for; the plan may take fewer */
     struct mgpu_team *team;
     struct mgpu_plan *plan;
     struct mgpu_plan_file *plan_file; /* that it came from, or NULL */
@@ -97,16 +98,11 @@ enum { MGPU_RESULT_SUMS = 64 };
 
 /* ---- settle.c: options into what the parts understand ---- */
 int mgpu_settle_model(struct mgpu_trainer *t);   /* file, model, weights, lower options */
-int mgpu_settle_devices(struct mgpu_trainer *t); /* team, plan */
+int mgpu_settle_devices(struct mgpu_trainer *t); /* devices */
 int mgpu_settle_data(struct mgpu_trainer *t);    /* feeds opened, input sizes */
 int mgpu_settle_losses(struct mgpu_trainer *t);  /* losses, metrics, wants bound */
 int mgpu_settle_optimizer(struct mgpu_trainer *t);
 int mgpu_text_count(const char *const *list);
-
-/* ---- plan.c: --plan ---- */
-int mgpu_plan_devices(struct mgpu_trainer *t, int *ranks); /* the plan, and devices for it */
-int mgpu_check_plan(struct mgpu_trainer *t);               /* against the model */
-const char *mgpu_plan_device_list(struct mgpu_trainer *t); /* "cpu:0,cpu:1": of the plan file */
 
 /* ---- partition.c: planning ---- */
 
@@ -117,6 +113,11 @@ int mgpu_trainer_planning(struct mgpu_trainer **out, const char *model,
 struct mgpu_planner_model;
 void mgpu_planner_model_of(struct mgpu_planner_model *out, struct mgpu_trainer *t,
                            const char *precision);
+
+/* ---- plan.c ---- */
+int mgpu_settle_plan(struct mgpu_trainer *t); /* plan, team */
+/* "cpu:0,cpu:1": the devices of t->plan_file. */
+const char *mgpu_plan_device_list(struct mgpu_trainer *t);
 
 /* ---- build.c: graphs and programs ---- */
 

@@ -163,30 +163,9 @@ int mgpu_settle_model(struct mgpu_trainer *t)
 
 int mgpu_settle_devices(struct mgpu_trainer *t)
 {
-    static const char *const strategies[] = {"auto", "single", "data", NULL};
     const struct mgpu_options *o = &t->options;
-    int strategy, ranks;
-    MGPU_TRY(word(&strategy, "--strategy", o->strategy ? o->strategy : "auto", strategies));
-    if (o->plan && (strategy || o->deterministic))
-        return mgpu_fail(MGPU_EUSAGE, "--plan says how the devices are used: no --strategy or "
-                                      "--deterministic beside it");
-    if (o->plan)
-        MGPU_TRY(mgpu_plan_devices(t, &ranks));
-    else
-        MGPU_TRY(
-            mgpu_devices_parse(&t->devices, &ranks, o->devices ? o->devices : "cpu", o->threads));
-    if (strategy == 1 && ranks > 1) {
-        mgpu_note("--strategy single: only %s of the %d devices is used", t->devices[0].name,
-                  ranks);
-        ranks = 1;
-    }
-    if (o->deterministic)
-        MGPU_TRY(mgpu_devices_multiplex(&t->devices, &ranks, o->deterministic));
-    if (!t->plan)
-        t->plan = mgpu_plan_data(ranks);
-    MGPU_TRY(mgpu_team_new(&t->team, t->devices, t->plan->replicas, t->plan->places));
-    t->result_sums = mgpu_xcalloc((size_t)ranks * MGPU_RESULT_SUMS, sizeof *t->result_sums);
-    return 0;
+    return mgpu_devices_parse(&t->devices, &t->device_count, o->devices ? o->devices : "cpu",
+                              o->threads);
 }
 
 /* ---- Data ------------------------------------------------------------------------------------ */

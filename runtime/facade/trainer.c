@@ -71,8 +71,8 @@ static int set_up(struct mgpu_trainer *t)
                          (long long)t->batch, t->pieces);
     if (trains)
         MGPU_TRY(mgpu_settle_optimizer(t));
-    MGPU_TRY(mgpu_check_plan(t));
     MGPU_TRY(settle_length(t));
+    MGPU_TRY(mgpu_settle_plan(t));
     make_numbers(t);
     unsigned modes = 0;
     if (trains)

@@ -35,6 +35,8 @@ struct mgpu_planner_options {
     const char *profile;            /* file of measured costs, or NULL */
     double search_ms;               /* of one core, about; 0: a default */
 
+    bool compile; /* CPU plans are compiled, for their exact memory */
+
     /* Times this model's operators on the devices, which must be here, and keeps them in `profile`
      * when it is given. Progress: what is measured, and the share that is done; may be NULL. */
     bool measure;

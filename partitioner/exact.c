@@ -10,6 +10,9 @@
 #include <math.h>
 #include <string.h>
 
+/* Parameters whose owners are enumerated. */
+enum { OPEN = 4 };
+
 struct exact {
     struct mgpu_place *p;
     int devices, *device, *renamed; /* in play; working memory by channel */
@@ -151,7 +154,10 @@ static bool hopeless(struct exact *x, int next)
     if (x->rest[next] > room * (1 + 1e-9))
         return true;
     mgpu_choose_owners(p->flow, p->replica, &p->trial);
-    p->effort += p->flow->tasks;
+    for (int i = 0; i < p->flow->params; i++)
+        if (mgpu_owner_open(p->flow, p->replica, i, p->trial.device))
+            p->trial.owner[i] = -1;
+    p->effort += p->flow->size;
     return mgpu_simulate(p->simulator, &p->trial, p->best_ms) == INFINITY;
 }
 
@@ -164,11 +170,37 @@ static bool first_unused(const struct exact *x, int device)
     return true;
 }
 
+/* Tries a complete placement with all owners of the parameters from `param` on; beyond `OPEN` open
+ * ones with those that follow from the placement. */
+static void try_owners(struct exact *x, int param, int open)
+{
+    struct mgpu_place *p = x->p;
+    const struct mgpu_flow *f = p->flow;
+    while (param < f->params && !mgpu_owner_open(f, p->replica, param, p->trial.device))
+        param++;
+    if (param == f->params || open == OPEN) {
+        mgpu_place_try_owned(p);
+        return;
+    }
+    const int *user = f->param_group + f->param[param].first;
+    int before = p->trial.owner[param];
+    for (int i = 0; i < f->param[param].groups; i++) {
+        bool known = false;
+        for (int k = 0; k < i; k++)
+            known |= p->trial.device[user[k]] == p->trial.device[user[i]];
+        p->trial.owner[param] = p->trial.device[user[i]];
+        if (!known)
+            try_owners(x, param + 1, open + 1);
+    }
+    p->trial.owner[param] = before;
+}
+
 static void branch(struct exact *x, int group)
 {
     struct mgpu_place *p = x->p;
     if (group == p->flow->groups) {
-        mgpu_place_try(p);
+        mgpu_choose_owners(p->flow, p->replica, &p->trial);
+        try_owners(x, 0, 0);
         return;
     }
     if (p->flow->pin[group] >= 0) { /* placed from the start */

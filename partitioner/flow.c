@@ -373,6 +373,9 @@ int mgpu_flow_new(struct mgpu_flow **out, const struct mgpu_task_graph *graph, i
     list_group_tasks(f);
     number_params(f);
     list_tensors(f);
+    f->size = f->tasks;
+    for (int i = 0; i < f->tensors; i++)
+        f->size += f->tensor[i].uses;
     list_gates(f);
     list_updates(f);
     list_completions(f);

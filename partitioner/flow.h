@@ -3,8 +3,9 @@
  * The order does not depend on how tasks, groups and parameters were numbered or called: forward,
  * then backward, then update; in each the longest path to the end first (a task that only feeds the
  * update comes as soon as it can), updates as gradients come; ties by structure, and only then by
- * key. Devices run their tasks in this order and channels move tensors in it, so a step's time never grows when something gets
- * faster. Everything here is numbered by position in the order; `*_of` leads back.
+ * key. Devices run their tasks in this order and channels move tensors in it, so a step's time
+ * never grows when something gets faster. Everything here is numbered by position in the order;
+ * `*_of` leads back.
  */
 #ifndef MGPU_PARTITIONER_FLOW_H
 #define MGPU_PARTITIONER_FLOW_H
@@ -40,6 +41,7 @@ struct mgpu_flow {
     struct mgpu_arena *arena;
     const struct mgpu_task_graph *graph;
     int kinds, tasks, groups, params, tensors;
+    int size; /* tasks and uses of tensors: what a simulation costs */
     struct mgpu_flow_task *task;
     struct mgpu_flow_tensor *tensor;
     struct mgpu_flow_param *param;

@@ -1,6 +1,7 @@
 /* mgpu-partition: the command line over mgpu.h. Results on stdout, talk on stderr. */
 #include "runtime/cli/partition_args.h"
 #include "runtime/cli/reexec.h"
+#include "runtime/base/status.h"
 #include "runtime/mgpu.h"
 
 #include <string.h>

@@ -72,7 +72,12 @@ static void copy(const struct mgpu_flow *f, const struct mgpu_assignment *to,
 bool mgpu_place_try(struct mgpu_place *p)
 {
     mgpu_choose_owners(p->flow, p->replica, &p->trial);
-    p->effort += p->flow->tasks;
+    return mgpu_place_try_owned(p);
+}
+
+bool mgpu_place_try_owned(struct mgpu_place *p)
+{
+    p->effort += p->flow->size;
     double ms = mgpu_simulate(p->simulator, &p->trial, p->best_lacking ? INFINITY : p->best_ms);
     if (ms == INFINITY)
         return false;

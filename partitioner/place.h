@@ -1,8 +1,8 @@
 /* The search for a placement of a flow's groups on the devices of one replica.
  *
  * A placement costs what lacks in memory first, and then its simulated time. Methods try
- * placements; the best so far is kept. Effort is counted in simulated tasks, not in seconds, so
- * that the same input always gives the same plan.
+ * placements; the best so far is kept. Effort is counted in steps of simulation
+ * (mgpu_flow.size), not in seconds, so that the same input always gives the same plan.
  */
 #ifndef MGPU_PARTITIONER_PLACE_H
 #define MGPU_PARTITIONER_PLACE_H
@@ -27,13 +27,15 @@ struct mgpu_place {
     uint64_t random;
 };
 
-/* `limit`: simulated tasks; `bound`: 0 for none. Free with mgpu_place_free. */
+/* `limit`: of effort; `bound`: 0 for none. Free with mgpu_place_free. */
 struct mgpu_place *mgpu_place_new(const struct mgpu_flow *flow, const struct mgpu_replica *replica,
                                   double bound, int64_t limit, uint64_t seed);
 void mgpu_place_free(struct mgpu_place *place);
 
-/* Simulates the trial and keeps it if it is better than the best. */
+/* Simulates the trial, with the owners that follow from it (mgpu_choose_owners) or with those that
+ * it has, and keeps it if it is better than the best. */
 bool mgpu_place_try(struct mgpu_place *place);
+bool mgpu_place_try_owned(struct mgpu_place *place);
 
 /* The limit is reached, or the bound. */
 bool mgpu_place_spent(const struct mgpu_place *place);
@@ -54,7 +56,8 @@ void mgpu_place_start(struct mgpu_place *place);
  * limit. */
 void mgpu_place_improve(struct mgpu_place *place);
 
-/* Branch and bound over all placements. True: the best is proven; false: the limit came first. */
+/* Branch and bound over all placements and owners. True: the best is proven; false: the limit came
+ * first. */
 bool mgpu_place_exact(struct mgpu_place *place);
 
 /* Tries other owners for the parameters that several devices of the best use and that have no home;
@@ -63,7 +66,7 @@ void mgpu_place_owners(struct mgpu_place *place);
 
 /* The whole search: exact for few groups, else on clusters first (coarsen.h). `first` (by group;
  * may be NULL) is a placement to begin from. best[] is filled; true: it is proven optimal for the
- * simulation's order and owners. */
+ * simulation's order. */
 bool mgpu_place_search(struct mgpu_place *place, const int *first);
 
 enum { MGPU_EXACT_GROUPS = 14, MGPU_EXACT_DEVICES = 4 };

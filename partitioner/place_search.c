@@ -88,7 +88,7 @@ static bool try_owner(struct mgpu_place *p, int param, int owner)
 {
     int before = p->trial.owner[param];
     p->trial.owner[param] = owner;
-    p->effort += p->flow->tasks;
+    p->effort += p->flow->size;
     double ms = mgpu_simulate(p->simulator, &p->trial, p->best_ms);
     if (ms < p->best_ms && mgpu_simulate_memory(p->simulator, &p->trial) <= p->best_lacking) {
         p->best_ms = ms;

@@ -9,9 +9,9 @@
 /* Predictions closer than this are taken for equal. */
 static const double NOISE = 0.02;
 
-/* Simulated tasks in a millisecond on a slow core; a placement search may use one part in so many
+/* Steps of simulation (mgpu_flow.size) in a millisecond on a slow core; a placement search may use one part in so many
  * of what is left. */
-enum { TASKS_A_MS = 10000, SEARCHES = 8 };
+enum { STEPS_A_MS = 50000, SEARCHES = 8 };
 
 const char *mgpu_tactic_name(enum mgpu_tactic tactic)
 {
@@ -247,7 +247,7 @@ static void place(struct mgpu_search_run *run, struct mgpu_tried *t, const int *
     make_replica(run, &replica, t->replicas, t->ranks, arena);
     mgpu_bound(&bounds, t->flow, &replica);
     t->bound = bounds.step;
-    int64_t limit = run->limit / SEARCHES + t->flow->tasks;
+    int64_t limit = run->limit / SEARCHES + t->flow->size;
     if (t->bound < incumbent(run) * (1 - 1e-9)) {
         struct mgpu_place *p =
             mgpu_place_new(t->flow, &replica, t->bound, limit, run->request->seed);
@@ -550,7 +550,7 @@ int mgpu_search(struct mgpu_search_result **out, const struct mgpu_search_reques
     struct mgpu_search_result *result = MGPU_NEW(arena, struct mgpu_search_result);
     struct mgpu_search_run run = {.request = request, .arena = arena, .bound = INFINITY};
     double budget = request->budget_ms > 0 ? request->budget_ms : 500;
-    run.limit = (int64_t)(budget * TASKS_A_MS);
+    run.limit = (int64_t)(budget * STEPS_A_MS);
     run.channels = mgpu_channels(request->topology);
     run.devices = request->devices > 0 && request->devices < request->topology->devices
                       ? request->devices

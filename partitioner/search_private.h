@@ -30,7 +30,7 @@ struct mgpu_search_run {
     const struct mgpu_search_request *request;
     struct mgpu_arena *arena; /* of the result */
     int devices, channels;
-    int64_t limit; /* simulated tasks left to placement searches */
+    int64_t limit; /* steps of simulation left to placement searches */
     int flows;
     struct mgpu_search_flow *flow;
     int tries;

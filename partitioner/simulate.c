@@ -147,6 +147,13 @@ static bool together(const struct mgpu_flow *f, const struct mgpu_flow_param *p,
     return true;
 }
 
+bool mgpu_owner_open(const struct mgpu_flow *f, const struct mgpu_replica *r, int param,
+                     const int *device)
+{
+    const struct mgpu_flow_param *p = &f->param[param];
+    return r->weights_on < 0 && p->home < 0 && !together(f, p, device);
+}
+
 void mgpu_choose_owners(const struct mgpu_flow *f, const struct mgpu_replica *r,
                         const struct mgpu_assignment *a)
 {

@@ -56,6 +56,11 @@ struct mgpu_assignment { /* in the flow's numbering */
 void mgpu_choose_owners(const struct mgpu_flow *flow, const struct mgpu_replica *replica,
                         const struct mgpu_assignment *assignment);
 
+/* Whether any of several devices may own a parameter: it has no home, weights_on says nothing, and
+ * its users are not all on one device. */
+bool mgpu_owner_open(const struct mgpu_flow *flow, const struct mgpu_replica *replica, int param,
+                     const int *device);
+
 /* A transfer or a sum that the simulation made. */
 struct mgpu_transfer {
     int tensor, param; /* what moves: one of them, else -1; both -1: a sum of gradients */
@@ -78,6 +83,7 @@ struct mgpu_simulator {
     int64_t moved;              /* bytes over links, by all replicas */
     double all_reduce, exposed; /* ms of the busiest device's sums; not hidden behind tasks */
     struct mgpu_simulator_state *state;
+    struct mgpu_slots *slots; /* of simulate_memory.c */
 };
 
 struct mgpu_simulator *mgpu_simulator_new(const struct mgpu_flow *flow,

@@ -5,22 +5,39 @@
 
 /* Each device's tasks have slots 0, 1, ... in the order in which they run. delta[] of a device
  * holds by slot how much more (or less) is held from then on. */
-struct slots {
+struct mgpu_slots {
     const struct mgpu_simulator *s;
     int devices;
     int *slot;  /* by position */
+    int *until; /* by position: the slot before which its output is free */
     int *first; /* by device: of task[] and delta[] */
     int *task;  /* positions, by device and slot */
     int64_t *delta;
+    int *stamp; /* by device */
 };
 
-static void fill_slots(struct slots *m, struct mgpu_arena *arena)
+static struct mgpu_slots *new_slots(struct mgpu_simulator *s)
+{
+    struct mgpu_slots *m = MGPU_NEW(s->arena, struct mgpu_slots);
+    int tasks = s->flow->tasks, devices = s->replica->topology->devices;
+    *m = (struct mgpu_slots){.s = s, .devices = devices};
+    m->slot = MGPU_NEW_ARRAY(s->arena, int, tasks);
+    m->until = MGPU_NEW_ARRAY(s->arena, int, tasks);
+    m->first = MGPU_NEW_ARRAY(s->arena, int, devices + 1);
+    m->task = MGPU_NEW_ARRAY(s->arena, int, tasks);
+    m->delta = MGPU_NEW_ARRAY(s->arena, int64_t, tasks + devices);
+    m->stamp = MGPU_NEW_ARRAY(s->arena, int, devices);
+    return m;
+}
+
+#define CLEAR(array, n) memset((array), 0, sizeof *(array) * (size_t)(n))
+
+static void fill_slots(struct mgpu_slots *m)
 {
     const struct mgpu_flow *f = m->s->flow;
-    m->slot = MGPU_NEW_ARRAY(arena, int, f->tasks);
-    m->first = MGPU_NEW_ARRAY(arena, int, m->devices + 1);
-    m->task = MGPU_NEW_ARRAY(arena, int, f->tasks);
-    m->delta = MGPU_NEW_ARRAY(arena, int64_t, f->tasks + m->devices);
+    CLEAR(m->first, m->devices + 1);
+    CLEAR(m->delta, f->tasks + m->devices);
+    CLEAR(m->stamp, m->devices);
     for (int i = 0; i < f->tasks; i++)
         m->slot[i] = m->first[m->s->at[i] + 1]++;
     for (int d = 0; d < m->devices; d++)
@@ -30,7 +47,7 @@ static void fill_slots(struct slots *m, struct mgpu_arena *arena)
 }
 
 /* The first slot of a device that starts at `when` or later. */
-static int slot_after(const struct slots *m, int device, double when)
+static int slot_after(const struct mgpu_slots *m, int device, double when)
 {
     int low = 0, high = m->first[device + 1] - m->first[device];
     while (low < high) {
@@ -44,7 +61,7 @@ static int slot_after(const struct slots *m, int device, double when)
 }
 
 /* `bytes` are held on a device from slot `from` until before slot `to`. */
-static void hold(struct slots *m, int device, int from, int to, int64_t bytes)
+static void hold(struct mgpu_slots *m, int device, int from, int to, int64_t bytes)
 {
     int64_t *delta = m->delta + m->first[device] + device;
     delta[from] += bytes;
@@ -52,7 +69,7 @@ static void hold(struct slots *m, int device, int from, int to, int64_t bytes)
 }
 
 /* Where a task's output is used last on its own device: the slot after. */
-static int last_use(const struct slots *m, int position)
+static int last_use(const struct mgpu_slots *m, int position)
 {
     const struct mgpu_flow *f = m->s->flow;
     const struct mgpu_flow_task *t = &f->task[position];
@@ -65,7 +82,7 @@ static int last_use(const struct slots *m, int position)
 }
 
 /* Activations wait until they are sent; what arrives waits for its last user. */
-static void hold_sent(struct slots *m, int *until)
+static void hold_sent(struct mgpu_slots *m)
 {
     const struct mgpu_flow *f = m->s->flow;
     for (int i = 0; i < m->s->transfers; i++) {
@@ -74,8 +91,8 @@ static void hold_sent(struct slots *m, int *until)
             continue;
         const struct mgpu_flow_tensor *tensor = &f->tensor[t->tensor];
         int sent = slot_after(m, t->from, t->end), from = slot_after(m, t->to, t->start), to = from;
-        if (until[tensor->from] < sent)
-            until[tensor->from] = sent;
+        if (m->until[tensor->from] < sent)
+            m->until[tensor->from] = sent;
         from -= from > 0;
         for (int k = tensor->use; k < tensor->use + tensor->uses; k++)
             if (m->s->at[f->use[k]] == t->to && m->slot[f->use[k]] >= to)
@@ -84,15 +101,14 @@ static void hold_sent(struct slots *m, int *until)
     }
 }
 
-static void hold_tasks(struct slots *m, struct mgpu_arena *arena)
+static void hold_tasks(struct mgpu_slots *m)
 {
     const struct mgpu_flow *f = m->s->flow;
-    int *until = MGPU_NEW_ARRAY(arena, int, f->tasks);
     for (int i = 0; i < f->tasks; i++)
-        until[i] = last_use(m, i);
-    hold_sent(m, until);
+        m->until[i] = last_use(m, i);
+    hold_sent(m);
     for (int i = 0; i < f->tasks; i++) {
-        hold(m, m->s->at[i], m->slot[i], until[i], f->task[i].output);
+        hold(m, m->s->at[i], m->slot[i], m->until[i], f->task[i].output);
         hold(m, m->s->at[i], m->slot[i], m->slot[i] + 1, f->task[i].scratch);
     }
 }
@@ -124,18 +140,16 @@ static void keep(const struct mgpu_simulator *s, const struct mgpu_assignment *a
 
 int64_t mgpu_simulate_memory(struct mgpu_simulator *s, const struct mgpu_assignment *a)
 {
-    struct mgpu_arena *arena = mgpu_arena_new();
-    struct slots m = {.s = s, .devices = s->replica->topology->devices};
-    int *stamp = MGPU_NEW_ARRAY(arena, int, m.devices);
+    struct mgpu_slots *m = s->slots ? s->slots : (s->slots = new_slots(s));
     int64_t lacking = 0;
-    fill_slots(&m, arena);
-    hold_tasks(&m, arena);
-    memset(s->peak, 0, sizeof *s->peak * (size_t)m.devices);
-    keep(s, a, s->peak, stamp);
-    for (int d = 0; d < m.devices; d++) {
+    fill_slots(m);
+    hold_tasks(m);
+    CLEAR(s->peak, m->devices);
+    keep(s, a, s->peak, m->stamp);
+    for (int d = 0; d < m->devices; d++) {
         int64_t held = 0, most = 0;
-        const int64_t *delta = m.delta + m.first[d] + d;
-        for (int i = 0; i < m.first[d + 1] - m.first[d]; i++) {
+        const int64_t *delta = m->delta + m->first[d] + d;
+        for (int i = 0; i < m->first[d + 1] - m->first[d]; i++) {
             held += delta[i];
             most = held > most ? held : most;
         }
@@ -143,6 +157,5 @@ int64_t mgpu_simulate_memory(struct mgpu_simulator *s, const struct mgpu_assignm
         if (s->peak[d] - s->replica->memory[d] > lacking)
             lacking = s->peak[d] - s->replica->memory[d];
     }
-    mgpu_arena_free(arena);
     return lacking;
 }

@@ -19,7 +19,7 @@
 #ifndef MGPU_H
 #define MGPU_H
 
-#include "runtime/base/status.h"
+#include "mgpu_status.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,4 +1,5 @@
 /* mgpu-train: the command line over mgpu.h. Results on stdout, talk on stderr. */
+#include "runtime/base/status.h"
 #include "runtime/cli/progress.h"
 #include "runtime/cli/reexec.h"
 #include "runtime/cli/train_args.h"
@@ -6,6 +7,7 @@
 #include "runtime/mgpu.h"
 
 #include <signal.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -70,7 +72,7 @@ static void say_next(const struct mgpu_train_command *c)
     for (int i = 0; !c->quiet && c->save && c->save[i]; i++) {
         if (!strstr(c->save[i], ".onnx"))
             continue;
-        fputs("next: mgpu-train", stderr);
+        fprintf(stderr, "next: %s", program_invocation_name);
         say_word(c->save[i]);
         say_list("data", o->val ? o->val : o->data);
         say_list("scale", o->scale);

@@ -11,16 +11,7 @@
 #ifndef MGPU_BASE_STATUS_H
 #define MGPU_BASE_STATUS_H
 
-enum mgpu_status {
-    MGPU_OK = 0,
-    MGPU_ENOMEM = -1,
-    MGPU_EINVALID = -2,     /* the input (file, data, option) is wrong */
-    MGPU_EUNSUPPORTED = -3, /* the input is right, but mgpu cannot do it */
-    MGPU_EIO = -4,
-    MGPU_EDEVICE = -5,
-    MGPU_EINTERNAL = -6,
-    MGPU_EUSAGE = -7, /* wrong usage of the command line: exit status 2 */
-};
+#include "runtime/mgpu_status.h" /* the codes, mgpu_error, mgpu_set_note */
 
 /* Sets this thread's error text and returns `code`. The text has no final newline. */
 int mgpu_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -28,16 +19,11 @@ int mgpu_fail(int code, const char *format, ...) __attribute__((format(printf, 2
 /* Puts "format: " before the text when `code` is an error. Returns `code`. */
 int mgpu_prefix(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* This thread's last error text; "" when there was none. Valid until the next mgpu_fail. */
-const char *mgpu_error(void);
-
 /* Copies another thread's error text into this thread's. Returns `code`. */
 int mgpu_fail_text(int code, const char *text);
 
-/* Warnings and notes: what a person should know but need not act on. The receiver is set by the
- * facade (NULL: dropped). */
+/* Tells a person what they should know but need not act on. */
 void mgpu_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void mgpu_set_note(void (*receiver)(void *context, const char *text), void *context);
 
 #define MGPU_TRY(expr)                                                                             \
     do {                                                                                           \

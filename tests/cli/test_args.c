@@ -32,7 +32,7 @@ static const struct mgpu_arg table[] = {
     {.name = NULL},
 };
 
-enum { MOST = 12 };
+enum { MOST = 12, REST = 256 };
 
 /* Parses the words up to NULL; what is no option is joined with '|' into rest. */
 static int parse(struct fields *f, char *rest, const char *const *words)
@@ -46,8 +46,10 @@ static int parse(struct fields *f, char *rest, const char *const *words)
     }
     int rc = mgpu_args_parse(table, f, argc, argv, &others, &count);
     rest[0] = '\0';
-    for (int i = 0; i < count; i++)
-        strcat(strcat(rest, others[i]), "|");
+    for (int i = 0; i < count; i++) {
+        size_t used = strlen(rest);
+        snprintf(rest + used, REST - used, "%s|", others[i]);
+    }
     free(others);
     return rc;
 }
@@ -61,7 +63,7 @@ static int parse(struct fields *f, char *rest, const char *const *words)
 static void test_kinds(void)
 {
     struct fields f = {.no = true, .maybe = 1};
-    char rest[256];
+    char rest[REST];
     CHECK_OK(parse(&f, rest,
                    WORDS("a.onnx", "--flag", "--no-flag", "--text=x=y", "--list", "1", "--list=2",
                          "--epochs", "3", "--rate=1/4", "--maybe")));
@@ -97,7 +99,7 @@ static void test_errors(void)
         {{"--maybe=10"}, "--maybe: 10 is not between 1 and 9"},
         {{"--flag=1"}, "--flag takes no value"},
     };
-    char rest[256];
+    char rest[REST];
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct fields f = {0};
         CHECK(parse(&f, rest, rows[i].words) == MGPU_EUSAGE);

@@ -1,6 +1,7 @@
 #include "tests/golden/case_options.h"
 
 #include "runtime/base/memory.h"
+#include "runtime/base/status.h"
 #include "tests/support/write_npy.h"
 
 #include <inttypes.h>

@@ -117,14 +117,15 @@ static void test_growth(void)
 {
     static char text[1 << 14];
     struct opened o;
-    int used =
-        sprintf(text, "opset local 1\nfunction local f0(x) -> y {\nopset 17\ny = Neg(x)\n}\n");
+    FILE *to = fmemopen(text, sizeof text, "w");
+    fputs("opset local 1\nfunction local f0(x) -> y {\nopset 17\ny = Neg(x)\n}\n", to);
     for (int i = 1; i <= 30; i++)
-        used += sprintf(text + used,
-                        "function local f%d(x) -> y {\nopset local 1\nh = local.f%d(x)\n"
-                        "y = local.f%d(h)\n}\n",
-                        i, i - 1, i - 1);
-    sprintf(text + used, "input x float N 1\ny = local.f30(x)\noutput y float N 1\n");
+        fprintf(to,
+                "function local f%d(x) -> y {\nopset local 1\nh = local.f%d(x)\n"
+                "y = local.f%d(h)\n}\n",
+                i, i - 1, i - 1);
+    fputs("input x float N 1\ny = local.f30(x)\noutput y float N 1\n", to);
+    fclose(to);
     CHECK_FAILS(open_text(&o, text), "more than 1000000 nodes");
     close_text(&o);
 }

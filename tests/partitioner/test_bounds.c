@@ -42,6 +42,43 @@ static void drop(struct problem *p)
     test_graph_free(p->graph);
 }
 
+static bool next(int *digit, int count, int base)
+{
+    for (int i = 0; i < count; i++) {
+        digit[i] = (digit[i] + 1) % base;
+        if (digit[i])
+            return true;
+    }
+    return false;
+}
+
+/* The least time of a placement over all owners of open parameters that use them. */
+static double best_owners(const struct problem *p, struct mgpu_simulator *s,
+                          struct mgpu_assignment *a, double best)
+{
+    const struct mgpu_flow *f = p->flow;
+    int open[8], opens = 0, owner[8] = {0};
+    mgpu_choose_owners(f, &p->replica, a);
+    for (int i = 0; i < f->params; i++)
+        if (mgpu_owner_open(f, &p->replica, i, a->device))
+            open[opens++] = i;
+    do {
+        bool users = true;
+        for (int i = 0; i < opens; i++) {
+            const struct mgpu_flow_param *param = &f->param[open[i]];
+            bool user = false;
+            for (int k = 0; k < param->groups; k++)
+                user |= a->device[f->param_group[param->first + k]] == owner[i];
+            users &= user;
+            a->owner[open[i]] = owner[i];
+        }
+        double ms = users ? mgpu_simulate(s, a, INFINITY) : INFINITY;
+        if (ms < best && !mgpu_simulate_memory(s, a))
+            best = ms;
+    } while (next(owner, opens, p->devices));
+    return best;
+}
+
 /* The least time over all placements that obey pins and fit; INFINITY when none does. */
 static double brute_force(const struct problem *p)
 {
@@ -49,22 +86,12 @@ static double brute_force(const struct problem *p)
     struct mgpu_assignment a = {MGPU_NEW_ARRAY(p->arena, int, p->flow->groups),
                                 MGPU_NEW_ARRAY(p->arena, int, p->flow->params)};
     double best = INFINITY;
-    for (int more = 1; more;) {
-        int obeys = 1;
+    do {
+        bool obeys = true;
         for (int g = 0; g < p->flow->groups; g++)
             obeys &= p->flow->pin[g] < 0 || p->flow->pin[g] == a.device[g];
-        if (obeys) {
-            mgpu_choose_owners(p->flow, &p->replica, &a);
-            double ms = mgpu_simulate(s, &a, INFINITY);
-            if (ms < best && !mgpu_simulate_memory(s, &a))
-                best = ms;
-        }
-        more = 0;
-        for (int g = 0; g < p->flow->groups && !more; g++) {
-            a.device[g] = (a.device[g] + 1) % p->devices;
-            more = a.device[g] != 0;
-        }
-    }
+        best = obeys ? best_owners(p, s, &a, best) : best;
+    } while (next(a.device, p->flow->groups, p->devices));
     mgpu_simulator_free(s);
     return best;
 }

@@ -513,6 +513,6 @@ int main(void)
     check_owner();
     check_kinds();
     check_memory_cut();
-    check_random(400, 3);
+    check_random(1500, 3);
     return test_end();
 }

@@ -1,0 +1,22 @@
+/* What functions of mgpu return, and how to learn what went wrong. Part of mgpu.h. */
+#ifndef MGPU_STATUS_H
+#define MGPU_STATUS_H
+
+enum mgpu_status {
+    MGPU_OK = 0,
+    MGPU_ENOMEM = -1,
+    MGPU_EINVALID = -2,     /* the input (file, data, option) is wrong */
+    MGPU_EUNSUPPORTED = -3, /* the input is right, but mgpu cannot do it */
+    MGPU_EIO = -4,
+    MGPU_EDEVICE = -5,
+    MGPU_EINTERNAL = -6,
+    MGPU_EUSAGE = -7, /* an option is wrong: the programs exit with 2 */
+};
+
+/* This thread's last error text; "" when there was none. Valid until the next error. */
+const char *mgpu_error(void);
+
+/* Who gets warnings and notes: what a person should know but need not act on. NULL: nobody. */
+void mgpu_set_note(void (*receiver)(void *context, const char *text), void *context);
+
+#endif

@@ -28,6 +28,7 @@ struct mgpu_planner_options {
     const char *devices; /* topology.h */
     int64_t batch;
     const char *strategy;   /* "auto" (or NULL), "single", "data", "branch", "hybrid", "stacked" */
+    const char *pin_option; /* what messages call pins; NULL: "--pin" */
     const char *const *pin; /* "PATTERN=DEVICE"; ends with NULL; NULL: none */
     const char *merge, *weights_on; /* devices, or NULL */
     int64_t memory;                 /* bytes of each device; 0: as the topology says */

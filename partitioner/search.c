@@ -9,8 +9,8 @@
 /* Predictions closer than this are taken for equal. */
 static const double NOISE = 0.02;
 
-/* Steps of simulation (mgpu_flow.size) in a millisecond on a slow core; a placement search may use one part in so many
- * of what is left. */
+/* Steps of simulation (mgpu_flow.size) in a millisecond on a slow core; a placement search may use
+ * one part in so many of what is left. */
 enum { STEPS_A_MS = 50000, SEARCHES = 8 };
 
 const char *mgpu_tactic_name(enum mgpu_tactic tactic)

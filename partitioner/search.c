@@ -9,8 +9,8 @@
 /* Predictions closer than this are taken for equal. */
 static const double NOISE = 0.02;
 
-/* Steps of simulation (mgpu_flow.size) in a millisecond on a slow core; a placement search may use one part in so many
- * of what is left. */
+/* Steps of simulation (mgpu_flow.size) in a millisecond on a slow core; a placement search may use
+ * one part in so many of what is left. */
 enum { STEPS_A_MS = 50000, SEARCHES = 8 };
 
 const char *mgpu_tactic_name(enum mgpu_tactic tactic)
@@ -216,15 +216,20 @@ static int try_data(struct mgpu_search_run *run, enum mgpu_tactic tactic, int va
 
 /* ---- Placement ------------------------------------------------------------------------------- */
 
+static bool may_choose(const struct mgpu_search_run *run, const struct mgpu_tried *t)
+{
+    const char *only = run->request->strategy;
+    return t->placed && !t->refused && !t->lacking &&
+           (!only || !strcmp(only, mgpu_tactic_name(t->tactic)));
+}
+
 /* The least time of what may be chosen so far. */
 static double incumbent(const struct mgpu_search_run *run)
 {
     double least = INFINITY;
-    for (int i = 0; i < run->tries; i++) {
-        const struct mgpu_tried *t = &run->tried[i];
-        if (t->placed && !t->refused && !t->lacking && t->ms < least)
-            least = t->ms;
-    }
+    for (int i = 0; i < run->tries; i++)
+        if (may_choose(run, &run->tried[i]) && run->tried[i].ms < least)
+            least = run->tried[i].ms;
     return least;
 }
 
@@ -405,13 +410,6 @@ static int try_all(struct mgpu_search_run *run)
 }
 
 /* ---- The choice ------------------------------------------------------------------------------ */
-
-static bool may_choose(const struct mgpu_search_run *run, const struct mgpu_tried *t)
-{
-    const char *only = run->request->strategy;
-    return t->placed && !t->refused && !t->lacking &&
-           (!only || !strcmp(only, mgpu_tactic_name(t->tactic)));
-}
 
 /* The fastest; of equals the simpler, which was tried first. Data parallelism where what is faster
  * is so by noise only and is no baseline. */

@@ -39,7 +39,7 @@ static char *folder_of(const char *path)
     if (n)
         memcpy(folder, path, n);
     else
-        strcpy(folder, "./");
+        memcpy(folder, "./", 2);
     return folder;
 }
 
@@ -160,4 +160,12 @@ int mgpu_atomic_commit(struct mgpu_atomic_file *f)
     close(f->fd);
     release(f);
     return rc;
+}
+
+int mgpu_atomic_save(const char *path, const void *bytes, size_t size)
+{
+    struct mgpu_atomic_file f;
+    MGPU_TRY(mgpu_atomic_open(&f, path));
+    int rc = mgpu_atomic_write(&f, bytes, size);
+    return rc < 0 ? mgpu_atomic_abort(&f, rc) : mgpu_atomic_commit(&f);
 }

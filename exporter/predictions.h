@@ -30,7 +30,8 @@ struct mgpu_predictions;
 int mgpu_predictions_open(struct mgpu_predictions **out, const char *path,
                           const struct mgpu_prediction_output *outputs, int count);
 
-/* `count` samples, the first being number `first`: the output's shape with `count` on its axis. */
+/* `count` samples, the first being number `first`: the output's shape with `count` on its axis.
+ * Several threads may write at once. */
 int mgpu_predictions_write(struct mgpu_predictions *predictions, int output, int64_t first,
                            int64_t count, const void *data);
 

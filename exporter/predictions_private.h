@@ -8,7 +8,7 @@ struct mgpu_predictions {
     const struct mgpu_predictions_kind *kind;
     char *path;
     struct mgpu_prediction_output *outputs;
-    int64_t *written; /* samples, by output */
+    _Atomic int64_t *written; /* samples, by output; the ranks write at the same time */
     int count;
     void *state; /* the kind's own */
 };
@@ -16,6 +16,7 @@ struct mgpu_predictions {
 struct mgpu_predictions_kind {
     const char *extension;
     int (*open)(struct mgpu_predictions *p); /* cleans up after its own errors */
+    /* by several threads at once, of different samples */
     int (*write)(struct mgpu_predictions *p, int output, int64_t first, int64_t count,
                  const void *data);
     int (*close)(struct mgpu_predictions *p, int rc);

@@ -5,9 +5,18 @@
 #include "runtime/cli/train_result.h"
 #include "runtime/mgpu.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+static volatile sig_atomic_t interrupted; /* Ctrl-C: finish the step, save, stop */
+
+static void interrupt(int signal_number)
+{
+    interrupted = signal_number;
+    signal(signal_number, SIG_DFL); /* a second one ends the program at once */
+}
 
 static void note(void *context, const char *text)
 {
@@ -106,9 +115,10 @@ static int train(struct mgpu_trainer *t, const struct mgpu_train_command *c,
     struct mgpu_step_result step;
     const struct mgpu_number *numbers;
     int64_t epochs = (f->total_steps + f->steps_per_epoch - 1) / f->steps_per_epoch;
-    int rc;
+    int rc = 0;
     mgpu_progress_begin(&p, c->quiet ? NULL : stderr, f, epochs);
-    while ((rc = mgpu_step(t, &step)) > 0) {
+    signal(SIGINT, interrupt);
+    while (!interrupted && (rc = mgpu_step(t, &step)) > 0) {
         if (c->log_steps)
             printf("step %lld loss %.9g\n", (long long)step.step, step.loss);
         mgpu_result_step(result, &step);
@@ -118,7 +128,7 @@ static int train(struct mgpu_trainer *t, const struct mgpu_train_command *c,
             MGPU_TRY(end_epoch(t, &p, step.epoch, result));
     }
     result->seconds = mgpu_seconds() - p.start;
-    return rc;
+    return interrupted ? 0 : rc;
 }
 
 static int save(struct mgpu_trainer *t, const struct mgpu_train_command *c,
@@ -177,6 +187,10 @@ static int train_and_save(struct mgpu_trainer *t, const struct mgpu_train_comman
     say_start(c, f);
     MGPU_TRY(train(t, c, f, result));
     MGPU_TRY(save(t, c, result));
+    if (interrupted)
+        return mgpu_fail(MGPU_EINVALID, "interrupted after step %lld of %lld%s",
+                         (long long)result->steps, (long long)f->total_steps,
+                         c->save ? "; the weights so far are saved" : "");
     say_next(c);
     return 0;
 }

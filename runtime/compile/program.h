@@ -66,7 +66,7 @@ struct mgpu_program {
     struct mgpu_instruction *instruction;
     int events;
     atomic_bool *done; /* by event: communication that is complete */
-    int *event_group;  /* by event: the communicator that sets it; -1: computation */
+    int *setter;       /* by event: the instruction that sets it; -1: none */
     int64_t *gradient; /* by the graph's parameter: offset among the gradients, -1: none */
     int inputs;
     struct mgpu_port *input;

@@ -5,6 +5,7 @@
 #include "runtime/compile/plan.h"
 
 #include <ctype.h>
+#include <omp.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,6 +116,16 @@ static void give_cores(struct mgpu_rank_device *d, const struct list *l, int num
     memcpy(d->core, core + from, sizeof *core * (size_t)d->cores);
 }
 
+/* What was asked for, or an even share of the cores; never more than OMP_THREAD_LIMIT, since OpenMP
+ * would then run fewer threads than the kernels count on. */
+static int threads_of(const struct mgpu_rank_device *d, int twins, int asked)
+{
+    int threads = asked > 0 ? asked : d->cores / twins, limit = omp_get_thread_limit();
+    if (asked > limit)
+        mgpu_note("--threads %d: OMP_THREAD_LIMIT allows %d", asked, limit);
+    return threads > limit ? limit : threads > 1 ? threads : 1;
+}
+
 int mgpu_devices_parse(struct mgpu_rank_device **out, int *count, const char *text, int threads)
 {
     struct list l = {0};
@@ -127,7 +138,7 @@ int mgpu_devices_parse(struct mgpu_rank_device **out, int *count, const char *te
             twins += l.number[k] == l.number[i];
         snprintf(d[i].name, sizeof d[i].name, l.number[i] < 0 ? "cpu" : "cpu:%d", l.number[i]);
         give_cores(&d[i], &l, l.number[i]);
-        d[i].threads = threads > 0 ? threads : d[i].cores / twins > 1 ? d[i].cores / twins : 1;
+        d[i].threads = threads_of(&d[i], twins, threads);
     }
     *out = d;
     *count = l.count;

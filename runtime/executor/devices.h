@@ -16,8 +16,8 @@ struct mgpu_rank_device {
     int threads;
 };
 
-/* One entry a rank; free with free(). `threads` > 0 sets the threads of every rank. Errors name the
- * part of the list that is wrong. */
+/* One entry a rank; free with free(). `threads` > 0 sets the threads of every rank;
+ * OMP_THREAD_LIMIT bounds them. Errors name the part of the list that is wrong. */
 int mgpu_devices_parse(struct mgpu_rank_device **out, int *count, const char *list, int threads);
 
 /* `ranks` logical ranks of one thread each, multiplexed on the devices there are (--deterministic).

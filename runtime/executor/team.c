@@ -63,6 +63,7 @@ static void *work(void *context)
     uint64_t done = 0;
     bind_to_cores(&w->rank.device);
     omp_set_num_threads(w->rank.device.threads);
+    omp_set_dynamic(0); /* kernels count on the threads that they ask for */
     pthread_mutex_lock(&team->lock);
     for (;;) {
         while (team->jobs == done && !team->stop)

@@ -55,11 +55,14 @@ static const char *pattern(struct mgpu_arena *arena, const char *name)
 {
     char *to = mgpu_arena_alloc(arena, 3 * strlen(name) + 1);
     const char *start = to;
-    for (; *name; name++)
-        if (strchr("*?[", *name))
-            to += sprintf(to, "[%c]", *name);
-        else
-            *to++ = *name;
+    for (; *name; name++) {
+        bool special = strchr("*?[", *name);
+        if (special)
+            *to++ = '[';
+        *to++ = *name;
+        if (special)
+            *to++ = ']';
+    }
     return start;
 }
 

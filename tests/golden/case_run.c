@@ -41,8 +41,9 @@ static void complain(struct run *r, const char *format, ...)
     size_t used = strlen(why);
     va_list args;
     va_start(args, format);
-    if (used && used + 3 < sizeof r->result->why)
-        used += (size_t)sprintf(why + used, "; ");
+    if (used)
+        snprintf(why + used, sizeof r->result->why - used, "; ");
+    used = strlen(why);
     vsnprintf(why + used, sizeof r->result->why - used, format, args);
     va_end(args);
     if (r->result->outcome == MGPU_CASE_PASSED)
@@ -402,7 +403,7 @@ static int open_case(struct run *r)
     struct saved original = {0};
     MGPU_TRY(mgpu_golden_open(&r->c.golden, q->folder));
     r->c.arena = mgpu_arena_new();
-    strcpy(r->folder, "/tmp/mgpu-case-XXXXXX");
+    snprintf(r->folder, sizeof r->folder, "/tmp/mgpu-case-XXXXXX");
     if (!mkdtemp(r->folder))
         return mgpu_fail(MGPU_EIO, "no folder for temporary files");
     r->c.folder = r->folder;

@@ -186,8 +186,8 @@ static void check_graph(unsigned number)
     int64_t n = world_train(&model, one, 1, want_loss, want);
     CHECK_(n > 0, "graph %u: %s", number, mgpu_error());
     int64_t m = world_train(&model, plan, pieces, loss, got);
-    CHECK_(m == n, "graph %u%s on %d x %d, %d pieces: %s", number, r.mixes ? " (mixing)" : "", plan->replicas, plan->places,
-           pieces, m < 0 ? mgpu_error() : "other weights");
+    CHECK_(m == n, "graph %u%s on %d x %d, %d pieces: %s", number, r.mixes ? " (mixing)" : "",
+           plan->replicas, plan->places, pieces, m < 0 ? mgpu_error() : "other weights");
     double worst = 0, size = 1;
     for (int64_t i = 0; i < n && m == n; i++) {
         worst = fmax(worst, fabs(got[i] - want[i]));
@@ -206,7 +206,8 @@ int main(void)
     const char *count = getenv("MGPU_PLANS"), *quick = getenv("MGPU_QUICK");
     unsigned n = count ? (unsigned)atoi(count) : quick ? 30 : 300;
     const char *only = getenv("MGPU_PLAN"); /* one graph by number */
-    for (unsigned i = only ? (unsigned)atoi(only) : 0; i < (only ? (unsigned)atoi(only) + 1 : n); i++)
+    for (unsigned i = only ? (unsigned)atoi(only) : 0; i < (only ? (unsigned)atoi(only) + 1 : n);
+         i++)
         check_graph(i);
     return test_end();
 }

@@ -14,8 +14,10 @@
 
 static char *join(const char *a, const char *b)
 {
-    char *path = mgpu_xcalloc(strlen(a) + strlen(b) + 2, 1);
-    return strcat(strcat(strcpy(path, a), "/"), b);
+    size_t size = strlen(a) + strlen(b) + 2;
+    char *path = mgpu_xcalloc(size, 1);
+    snprintf(path, size, "%s/%s", a, b);
+    return path;
 }
 
 int mgpu_golden_open(struct mgpu_golden *out, const char *folder)

@@ -17,7 +17,7 @@ static int files;
 
 void tiny_begin(void)
 {
-    strcpy(folder, "/tmp/mgpu-tiny-XXXXXX");
+    snprintf(folder, sizeof folder, "/tmp/mgpu-tiny-XXXXXX");
     arena = mgpu_arena_new();
     if (!mkdtemp(folder))
         abort();

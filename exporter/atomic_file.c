@@ -161,3 +161,11 @@ int mgpu_atomic_commit(struct mgpu_atomic_file *f)
     release(f);
     return rc;
 }
+
+int mgpu_atomic_save(const char *path, const void *bytes, size_t size)
+{
+    struct mgpu_atomic_file f;
+    MGPU_TRY(mgpu_atomic_open(&f, path));
+    int rc = mgpu_atomic_write(&f, bytes, size);
+    return rc < 0 ? mgpu_atomic_abort(&f, rc) : mgpu_atomic_commit(&f);
+}

@@ -31,6 +31,9 @@ int mgpu_atomic_write(struct mgpu_atomic_file *file, const void *bytes, size_t s
  * On an error the old target is as it was, and the temporary file is gone. */
 int mgpu_atomic_commit(struct mgpu_atomic_file *file);
 
+/* All four at once: the file is these bytes. */
+int mgpu_atomic_save(const char *path, const void *bytes, size_t size);
+
 /* Closes and removes the temporary file. Returns `rc` and keeps its error text. */
 int mgpu_atomic_abort(struct mgpu_atomic_file *file, int rc);
 

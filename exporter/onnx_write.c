@@ -205,6 +205,8 @@ static int apply(struct writer *w, const struct mgpu_onnx_patch *patches, int co
         MGPU_TRY(mgpu_prefix(rewire(w, &o->rewires[i]), "node '%s'", o->rewires[i].node));
     if (!o->as_exported)
         mgpu_onnx_inference_form(w->copy.model, w->copy.arena);
+    if (o->edit)
+        MGPU_TRY(o->edit(o->context, &w->copy));
     return mgpu_onnx_check(w->copy.model, w->file->folder);
 }
 

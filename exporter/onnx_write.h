@@ -10,6 +10,8 @@
 
 #include <stdbool.h>
 
+struct mgpu_onnx_copy;
+
 /* New contents of a tensor. */
 struct mgpu_onnx_patch {
     const char *tensor;             /* mgpu_onnx_key of an initializer or a Constant's value, or of
@@ -38,6 +40,9 @@ struct mgpu_onnx_write_options {
     int addition_count;
     const struct mgpu_onnx_rewire *rewires;
     int rewire_count;
+    /* Anything else: called last, with the copy that will be written. NULL: nothing. */
+    int (*edit)(void *context, struct mgpu_onnx_copy *copy);
+    void *context;
 };
 
 /* Writes `file` with the patches to `path`, which may be the file's own; `options` may be NULL.

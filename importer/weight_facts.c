@@ -225,7 +225,7 @@ enum { MAX_STEPS = 64 };
 
 static const struct mgpu_onnx_node *maker(const struct mgpu_identify *in, const char *name)
 {
-    const struct mgpu_flow_value *value = mgpu_flow_get(in->flow, name);
+    const struct mgpu_weight_flow_value *value = mgpu_weight_flow_get(in->flow, name);
     return value && value->node >= 0 ? in->model->all[value->node] : NULL;
 }
 

@@ -4,7 +4,7 @@
 
 #include "importer/weights.h"
 
-struct mgpu_flow_value {
+struct mgpu_weight_flow_value {
     const char *name;
     int node; /* that makes it; -1: an initializer, an input, or a body's formal input */
     int readers;
@@ -15,18 +15,21 @@ struct mgpu_flow_value {
     int visit, look; /* for walks, and walks inside them: the stamp of the last that came by */
 };
 
-struct mgpu_flow;
+struct mgpu_weight_flow;
 
-struct mgpu_flow *mgpu_flow_new(struct mgpu_arena *arena, const struct mgpu_onnx_model *model);
+struct mgpu_weight_flow *mgpu_weight_flow_new(struct mgpu_arena *arena,
+                                              const struct mgpu_onnx_model *model);
 
 /* NULL for a name that no node of the model makes or reads. */
-struct mgpu_flow_value *mgpu_flow_get(const struct mgpu_flow *flow, const char *name);
+struct mgpu_weight_flow_value *mgpu_weight_flow_get(const struct mgpu_weight_flow *flow,
+                                                    const char *name);
 
 /* What the input goes on as where the node only moves it: the formal input of the body of a Loop
  * or Scan (1 name), else the node's outputs. Gives the number of names. */
-int mgpu_flow_onward(const struct mgpu_onnx_node *node, int input, const char *const **names);
+int mgpu_weight_flow_onward(const struct mgpu_onnx_node *node, int input,
+                            const char *const **names);
 
 /* A stamp that no walk had yet. */
-int mgpu_flow_stamp(struct mgpu_flow *flow);
+int mgpu_weight_flow_stamp(struct mgpu_weight_flow *flow);
 
 #endif

@@ -168,7 +168,7 @@ static void found(struct walk *w, enum mgpu_weight_role role, const char *why)
 /* Whether everything that this value leads to is a sine or cosine, views and factors aside. */
 static bool only_waves(struct walk *w, const char *name, int stamp, int depth, bool *any)
 {
-    struct mgpu_flow_value *value = mgpu_flow_get(w->in->flow, name);
+    struct mgpu_weight_flow_value *value = mgpu_weight_flow_get(w->in->flow, name);
     if (!value || value->look == stamp)
         return true;
     value->look = stamp;
@@ -199,7 +199,7 @@ static bool is_real_input(const struct mgpu_onnx_model *model, const char *name)
 /* Whether this value comes of integers alone: positions, sizes. */
 static bool of_integers(struct walk *w, const char *name, int stamp, int depth)
 {
-    struct mgpu_flow_value *value = mgpu_flow_get(w->in->flow, name);
+    struct mgpu_weight_flow_value *value = mgpu_weight_flow_get(w->in->flow, name);
     if (!value || value->look == stamp)
         return true;
     value->look = stamp;
@@ -223,8 +223,8 @@ static bool is_frequency(struct walk *w, const struct mgpu_onnx_node *node, int 
         node->inputs != 2)
         return false;
     bool any = false;
-    return only_waves(w, mgpu_weight_output(node), mgpu_flow_stamp(w->in->flow), 0, &any) && any &&
-           of_integers(w, node->input[1 - input], mgpu_flow_stamp(w->in->flow), 0);
+    return only_waves(w, mgpu_weight_output(node), mgpu_weight_flow_stamp(w->in->flow), 0, &any) &&
+           any && of_integers(w, node->input[1 - input], mgpu_weight_flow_stamp(w->in->flow), 0);
 }
 
 /* What is left of a value that goes straight from a graph input through views and other fixed
@@ -232,7 +232,7 @@ static bool is_frequency(struct walk *w, const struct mgpu_onnx_node *node, int 
 static bool straight_from_input(struct walk *w, const char *name)
 {
     for (int step = 0; step < 16; step++) {
-        const struct mgpu_flow_value *value = mgpu_flow_get(w->in->flow, name);
+        const struct mgpu_weight_flow_value *value = mgpu_weight_flow_get(w->in->flow, name);
         if (!value || value->formal)
             return false;
         if (value->node < 0)
@@ -258,7 +258,7 @@ static bool normalises_input(struct walk *w, const struct mgpu_onnx_node *node, 
 /* Whether a view of `name` is read by one of the types (at `input`; -1: any). */
 static bool feeds(struct walk *w, const char *name, const char *const *types, int input, int depth)
 {
-    const struct mgpu_flow_value *value = mgpu_flow_get(w->in->flow, name);
+    const struct mgpu_weight_flow_value *value = mgpu_weight_flow_get(w->in->flow, name);
     for (int i = 0; value && i < value->readers; i++) {
         const struct mgpu_onnx_node *node = w->in->model->all[value->reader[i].node];
         for (int t = 0; types[t]; t++)
@@ -289,7 +289,8 @@ static bool is_attention_scale(struct walk *w, const struct mgpu_onnx_node *node
         return false;
     if (feeds(w, mgpu_weight_output(node), softmax, -1, 4))
         return true;
-    const struct mgpu_flow_value *value = mgpu_flow_get(w->in->flow, mgpu_weight_output(node));
+    const struct mgpu_weight_flow_value *value =
+        mgpu_weight_flow_get(w->in->flow, mgpu_weight_output(node));
     if (!feeds(w, mgpu_weight_output(node), product, -1, 4) || !value)
         return false;
     for (int i = 0; i < value->readers; i++) {
@@ -435,14 +436,14 @@ static void walk_use(struct walk *w, struct mgpu_use use)
     bool before = w->expanded;
     w->expanded = before || is_type(node, "Expand") || is_type(node, "Tile");
     const char *const *names;
-    int count = mgpu_flow_onward(node, use.input, &names);
+    int count = mgpu_weight_flow_onward(node, use.input, &names);
     for (int i = 0; i < count; i++)
         walk_name(w, names[i]);
     w->expanded = before;
 }
 
 /* Where a body gives a tensor of equal elements, it is what a result or a round starts from. */
-static void walk_out_of_body(struct walk *w, const struct mgpu_flow_value *value)
+static void walk_out_of_body(struct walk *w, const struct mgpu_weight_flow_value *value)
 {
     for (int i = 0; i < 2; i++)
         if (value->becomes[i] && w->in->facts[w->initializer].equal)
@@ -453,7 +454,7 @@ static void walk_out_of_body(struct walk *w, const struct mgpu_flow_value *value
 
 static void walk_name(struct walk *w, const char *name)
 {
-    struct mgpu_flow_value *value = *name ? mgpu_flow_get(w->in->flow, name) : NULL;
+    struct mgpu_weight_flow_value *value = *name ? mgpu_weight_flow_get(w->in->flow, name) : NULL;
     if (!value || value->visit == w->stamp || w->depth == MAX_DEPTH)
         return;
     value->visit = w->stamp;
@@ -476,7 +477,7 @@ struct mgpu_verdict mgpu_weight_judge(struct mgpu_identify *in, int initializer,
 {
     struct walk w = {.in = in,
                      .initializer = initializer,
-                     .stamp = mgpu_flow_stamp(in->flow),
+                     .stamp = mgpu_weight_flow_stamp(in->flow),
                      .verdict = {.role = MGPU_ROLE_UNUSED}};
     walk_use(&w, use);
     return w.verdict;

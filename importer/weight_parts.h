@@ -47,7 +47,7 @@ struct mgpu_identify {
     struct mgpu_arena *arena;
     struct mgpu_onnx_model *model;
     const struct mgpu_weights_options *options;
-    struct mgpu_flow *flow;
+    struct mgpu_weight_flow *flow;
     struct mgpu_facts *facts; /* by initializer */
     bool pytorch, tensorflow;
     bool dynamo;              /* PyTorch's newer exporter: nodes carry the names of modules */

@@ -46,12 +46,12 @@ static const char *alias_of(const struct mgpu_identify *in, const char *output,
 static void collect(struct mgpu_identify *in, const char *name, const char *alias, int depth,
                     struct reads *reads)
 {
-    const struct mgpu_flow_value *value = mgpu_flow_get(in->flow, name);
+    const struct mgpu_weight_flow_value *value = mgpu_weight_flow_get(in->flow, name);
     for (int i = 0; value && i < value->readers; i++) {
         const struct mgpu_onnx_node *node = in->model->all[value->reader[i].node];
-        const struct mgpu_flow_value *copy = NULL;
+        const struct mgpu_weight_flow_value *copy = NULL;
         if (!*node->domain && !strcmp(node->type, "Identity") && depth < MAX_CHAIN)
-            copy = mgpu_flow_get(in->flow, mgpu_weight_output(node));
+            copy = mgpu_weight_flow_get(in->flow, mgpu_weight_output(node));
         if (copy && !copy->leaves && !copy->becomes[0]) {
             collect(in, copy->name, alias_of(in, copy->name, alias), depth + 1, reads);
             continue;

@@ -267,7 +267,7 @@ static void note_constants(struct mgpu_identify *in)
 /* Whether a weight is added to a view of this value, or joined with it in another way. */
 static bool is_shifted(const struct mgpu_identify *in, const char *name, int depth)
 {
-    const struct mgpu_flow_value *value = mgpu_flow_get(in->flow, name);
+    const struct mgpu_weight_flow_value *value = mgpu_weight_flow_get(in->flow, name);
     for (int i = 0; value && i < value->readers; i++) {
         const struct mgpu_onnx_node *next = in->model->all[value->reader[i].node];
         bool view = mgpu_weight_is_view(next, value->reader[i].input);
@@ -331,7 +331,7 @@ static void place_identities(struct mgpu_identify *in, struct places *p,
 {
     for (;;) {
         const char *name = in->model->all[use.node]->input[use.input];
-        const struct mgpu_flow_value *value = mgpu_flow_get(in->flow, name);
+        const struct mgpu_weight_flow_value *value = mgpu_weight_flow_get(in->flow, name);
         if (!value || value->node < 0 || strcmp(in->model->all[value->node]->type, "Identity"))
             return;
         use.node = value->node;
@@ -404,7 +404,7 @@ int mgpu_weights_identify(struct mgpu_weights **out, struct mgpu_onnx_model *mod
         .pytorch = model->producer == MGPU_PRODUCER_PYTORCH,
         .tensorflow = model->producer == MGPU_PRODUCER_TENSORFLOW,
         .dynamo = model->producer == MGPU_PRODUCER_PYTORCH && has_scopes(model),
-        .flow = mgpu_flow_new(weights->arena, model),
+        .flow = mgpu_weight_flow_new(weights->arena, model),
     };
     list_names(&in);
     mgpu_weight_facts(&in);

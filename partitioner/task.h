@@ -17,14 +17,17 @@
 /* A unit of work that runs on one device: one core node, or several coarsened into one. */
 struct mgpu_task {
     int group;       /* tasks of a group run on the same device: a forward node with its backward
-                      * and the update of weights that only it uses */
+                      * and the update of weights that only it uses; -1: runs at the owner of
+                      * `param` (sums or updates a parameter that several groups use) */
+    int param;       /* where group is -1: of the parameters */
     int phase;       /* enum mgpu_phase */
     double *ms;      /* by device kind of the topology (mgpu_topology.kind) */
-    int64_t output;  /* bytes of activations that live from here to the last user */
-    int64_t scratch; /* bytes of workspace while it runs */
+    int64_t output;  /* bytes of activations that live from here to the last user; not of
+                      * parameters' gradients, which are stored */
+    int64_t scratch; /* bytes of workspace while it runs, rather too many than too few */
     const char *key; /* of the forward node: its first ONNX output */
     const char *name, *type;
-    int op_class; /* index into mgpu_op_class names, for reports */
+    int op_class; /* enum mgpu_class (cost.h), for reports */
 };
 
 enum mgpu_phase { MGPU_PHASE_FORWARD, MGPU_PHASE_BACKWARD, MGPU_PHASE_UPDATE };
@@ -55,6 +58,7 @@ struct mgpu_task_graph {
     int params;
     struct mgpu_shared *param;
     int64_t input_bytes;
+    double *host_ms; /* by device kind: of a step besides its tasks (starting ranks, feeding) */
 };
 
 #endif

@@ -49,11 +49,16 @@ struct mgpu_options {
     bool exact;
     /* devices */
     const char *devices, *strategy;
+    const char *plan;               /* plan.json */
+    const char *const *place;       /* PATTERN=DEVICE */
+    const char *merge, *weights_on; /* devices */
+    const char *cost_profile;       /* measured costs for the planner */
     int threads;
     int deterministic; /* logical ranks; 0: off */
     /* run */
     int64_t epochs, steps, steps_per_epoch;
     bool as_exported;
+    bool profile; /* mgpu_trainer_profile will be called */
     /* without training: nothing is needed but inputs */
     bool inference;       /* evaluate, predict: no gradient, no optimizer */
     bool predict;         /* mgpu_predict will be called */
@@ -134,11 +139,56 @@ struct mgpu_facts {
     const char *batch_norm; /* "per rank", ...; NULL: no statistics are taken in training */
 };
 void mgpu_trainer_facts(const struct mgpu_trainer *trainer, struct mgpu_facts *facts);
+/* What each instruction of a training step took so far, on the mean, as a trace for Perfetto or
+ * chrome://tracing. */
+int mgpu_trainer_profile(const struct mgpu_trainer *trainer, const char *path);
 /* The plan, memory and what will be saved, for --dry-run. */
 int mgpu_trainer_describe(struct mgpu_trainer *trainer, FILE *to);
 
 /* What each initializer is (--report); `json`: one JSON object on one line. */
 int mgpu_report(const char *model, const struct mgpu_options *options, bool json, FILE *to);
+
+/* ---- Planning (mgpu-partition) --------------------------------------------------------------- */
+
+/* What a plan is made for, besides the model, batch, loss, optimizer, precision and devices in
+ * mgpu_options. `devices` may also be ones that are not here ("8xh100-nvlink", a file). */
+struct mgpu_partition_options {
+    const char *const *pin; /* "PATTERN=DEVICE" */
+    const char *merge, *weights_on;
+    const char *memory;  /* of each device: "16GiB" */
+    const char *profile; /* file of measured costs */
+    bool measure;        /* times the operators here first (into `profile`, when given) */
+    /* Called while measuring: what is timed, and the share that is done; may be NULL. */
+    void (*progress)(void *context, const char *what, double share);
+    void *progress_context;
+};
+
+struct mgpu_partition;
+
+/* Plans. No data are needed: without options->loss it is the mean square of every output, and
+ * labels have the shape that fits. */
+int mgpu_partition_new(struct mgpu_partition **out, const char *model,
+                       const struct mgpu_options *options,
+                       const struct mgpu_partition_options *partition);
+void mgpu_partition_free(struct mgpu_partition *partition);
+
+/* The table of `top` strategies and the placement; the plan as JSON. */
+void mgpu_partition_table(const struct mgpu_partition *partition, int top, FILE *to);
+int mgpu_partition_print(const struct mgpu_partition *partition, FILE *to);
+
+/* Files: the plan, a trace for Perfetto, a page for a browser, the model with annotations. */
+int mgpu_partition_save(const struct mgpu_partition *partition, const char *path);
+int mgpu_partition_timeline(const struct mgpu_partition *partition, const char *path);
+int mgpu_partition_html(const struct mgpu_partition *partition, const char *path);
+int mgpu_partition_annotate(const struct mgpu_partition *partition, const char *path);
+
+/* Runs a plan here with made-up data and prints what was predicted beside what was measured. */
+int mgpu_verify(const char *model, const char *plan, const struct mgpu_options *options,
+                const struct mgpu_partition_options *partition, bool json, FILE *to);
+
+/* The table of core operators; the devices here and those known by name. */
+int mgpu_list_operators(bool json, FILE *to);
+int mgpu_list_devices(bool json, FILE *to);
 
 /* Help texts of --help loss, --help optimizer. NULL: no such topic. */
 const char *mgpu_help(const char *topic);

@@ -1,6 +1,7 @@
 #include "runtime/compile/program.h"
 
 #include "runtime/base/status.h"
+#include "runtime/compile/fuse.h"
 #include "runtime/compile/storage.h"
 #include "runtime/graph/step_scalar.h"
 #include "runtime/ops/accumulate.h"
@@ -268,17 +269,17 @@ static void add_events(struct compile *c)
 static void make_events(struct mgpu_program *p)
 {
     p->done = MGPU_NEW_ARRAY(p->arena, atomic_bool, p->events + 1);
-    p->event_group = MGPU_NEW_ARRAY(p->arena, int, p->events + 1);
+    p->setter = MGPU_NEW_ARRAY(p->arena, int, p->events + 1);
     for (int e = 0; e < p->events; e++) {
         atomic_store(&p->done[e], true);
-        p->event_group[e] = -1;
+        p->setter[e] = -1;
     }
     for (int k = 0; k < p->instructions; k++) {
         struct mgpu_instruction *in = &p->instruction[k];
-        if (in->queue != MGPU_QUEUE_COMMUNICATION)
-            continue;
-        in->collective.done = &p->done[in->signal];
-        p->event_group[in->signal] = in->group;
+        if (in->signal >= 0)
+            p->setter[in->signal] = k;
+        if (in->queue == MGPU_QUEUE_COMMUNICATION)
+            in->collective.done = &p->done[in->signal];
     }
 }
 
@@ -382,6 +383,7 @@ int mgpu_compile(struct mgpu_program **out, struct mgpu_graph *g,
     *out = NULL;
     p->arena = mgpu_arena_new();
     p->graph = g;
+    mgpu_fuse(g, options->backend);
     int rc = mgpu_storage_separate(g);
     struct compile c = {.p = p, .g = g, .options = options};
     c.live = mgpu_xcalloc((size_t)g->node_count, sizeof *c.live);

@@ -66,7 +66,7 @@ struct mgpu_program {
     struct mgpu_instruction *instruction;
     int events;
     atomic_bool *done; /* by event: communication that is complete */
-    int *event_group;  /* by event: the communicator that sets it; -1: computation */
+    int *setter;       /* by event: the instruction that sets it; -1: none */
     int64_t *gradient; /* by the graph's parameter: offset among the gradients, -1: none */
     int inputs;
     struct mgpu_port *input;
@@ -75,6 +75,8 @@ struct mgpu_program {
     int64_t bytes[MGPU_BUFFERS]; /* ARENA, INPUTS, RESULTS, CONSTANTS */
     int64_t arena_lower_bound;   /* most bytes alive at once */
     void *constants;
+    double *seconds; /* by instruction, summed over `timed` runs; NULL: nobody asked */
+    int64_t timed;
 };
 
 struct mgpu_compile_options {

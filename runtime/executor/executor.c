@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 static bool skipped(const struct mgpu_instruction *in, const struct mgpu_execution *run)
 {
@@ -102,39 +103,56 @@ static int check_before_update(struct mgpu_program *p, void *const buffer[MGPU_B
 
 /* ---- The loop -------------------------------------------------------------------------------- */
 
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Waits for communication `k`; the time counts as its. */
+static int wait_for_one(struct mgpu_program *p, struct mgpu_comm *const *comm,
+                        const struct mgpu_execution *run, int k)
+{
+    const struct mgpu_instruction *in = &p->instruction[k];
+    double start = run->times ? seconds_now() : 0;
+    MGPU_TRY(mgpu_comm_wait(comm[in->group], &p->done[in->signal]));
+    if (run->times)
+        run->times[k] += seconds_now() - start;
+    return 0;
+}
+
 static int wait_for(struct mgpu_program *p, struct mgpu_comm *const *comm,
-                    const struct mgpu_instruction *in)
+                    const struct mgpu_execution *run, const struct mgpu_instruction *in)
 {
     for (int i = 0; i < in->waits; i++) {
-        int group = p->event_group[in->wait[i]];
-        if (group >= 0)
-            MGPU_TRY(mgpu_comm_wait(comm[group], &p->done[in->wait[i]]));
+        int k = p->setter[in->wait[i]];
+        if (k >= 0 && p->instruction[k].queue == MGPU_QUEUE_COMMUNICATION)
+            MGPU_TRY(wait_for_one(p, comm, run, k));
     }
     return 0;
 }
 
-static int wait_for_all(struct mgpu_program *p, struct mgpu_comm *const *comm,
-                        const struct mgpu_execution *run)
-{
-    for (int k = 0; k < p->instructions; k++) {
-        const struct mgpu_instruction *in = &p->instruction[k];
-        if (in->queue == MGPU_QUEUE_COMMUNICATION && !skipped(in, run))
-            MGPU_TRY(mgpu_comm_wait(comm[in->group], &p->done[in->signal]));
-    }
-    return 0;
-}
-
-/* The gradients that are being reduced; other communication may still wait for this rank. */
-static int wait_for_gradients(struct mgpu_program *p, struct mgpu_comm *const *comm,
-                              const struct mgpu_execution *run, int before)
+/* All communication, or what this rank gets of it, started before instruction `before`. */
+static int wait_for_started(struct mgpu_program *p, struct mgpu_comm *const *comm,
+                            const struct mgpu_execution *run, int before, bool sends)
 {
     for (int k = 0; k < before; k++) {
         const struct mgpu_instruction *in = &p->instruction[k];
-        bool receives =
-            in->queue == MGPU_QUEUE_COMMUNICATION && in->collective.kind != MGPU_COLLECTIVE_SEND;
-        if (receives && !skipped(in, run))
-            MGPU_TRY(mgpu_comm_wait(comm[in->group], &p->done[in->signal]));
+        bool counts = in->queue == MGPU_QUEUE_COMMUNICATION &&
+                      (sends || in->collective.kind != MGPU_COLLECTIVE_SEND);
+        if (counts && !skipped(in, run))
+            MGPU_TRY(wait_for_one(p, comm, run, k));
     }
+    return 0;
+}
+
+static int compute(struct mgpu_program *p, const struct mgpu_execution *run, int k)
+{
+    double start = run->times ? seconds_now() : 0;
+    MGPU_TRY(launch(&p->instruction[k]));
+    if (run->times)
+        run->times[k] += seconds_now() - start;
     return 0;
 }
 
@@ -149,18 +167,19 @@ int mgpu_execute(struct mgpu_program *p, struct mgpu_comm *const *comm,
             continue;
         if (in->queue == MGPU_QUEUE_COMMUNICATION) {
             in->collective.contributes = in->gradients ? run->contributes : !run->idle;
-            MGPU_TRY(wait_for(p, comm, in)); /* what another group communicates */
+            MGPU_TRY(wait_for(p, comm, run, in)); /* what another group communicates */
             MGPU_TRY(mgpu_comm_start(comm[in->group], &in->collective));
             continue;
         }
         if (in->node->origin.role == MGPU_UPDATE && !updating) {
-            MGPU_TRY(wait_for_gradients(p, comm, run, k));
+            /* others' receives may still wait for this rank */
+            MGPU_TRY(wait_for_started(p, comm, run, k, false));
             MGPU_TRY(check_before_update(p, buffer, run));
             updating = true;
         }
-        MGPU_TRY(wait_for(p, comm, in));
-        MGPU_TRY(launch(in));
+        MGPU_TRY(wait_for(p, comm, run, in));
+        MGPU_TRY(compute(p, run, k));
     }
-    MGPU_TRY(wait_for_all(p, comm, run));
+    MGPU_TRY(wait_for_started(p, comm, run, p->instructions, true));
     return updating ? 0 : check_before_update(p, buffer, run);
 }

@@ -10,12 +10,14 @@ struct mgpu_execution {
     bool contributes;     /* this rank's stored gradients hold something */
     bool check_gradients; /* stop before the update when a gradient is not finite */
     const double *scalars;
+    double *times; /* NULL, or seconds by instruction are added up here: of computing; of
+                    * communication, what this rank waited for it */
 };
 
 /* Runs the list once. Comes back when everything is done, communication too. Errors name the node.
  * A non-finite result called "loss..." or a non-finite gradient stops before the first update and
- * names the first node with a value that is not finite. */
-/* `comm`: the rank's communicators, by group (mgpu_plan_world). */
+ * names the first node with a value that is not finite. `comm`: the rank's communicators, by group
+ * (mgpu_plan_world). */
 int mgpu_execute(struct mgpu_program *program, struct mgpu_comm *const *comm,
                  void *const buffer[MGPU_BUFFERS], const struct mgpu_execution *run);
 

@@ -47,7 +47,8 @@ struct mgpu_source {
 struct mgpu_trainer {
     struct mgpu_arena *arena;
     struct mgpu_options options;
-    char *path; /* of the model */
+    char *path;    /* of the model */
+    bool planning; /* there are no data, and labels are made up */
 
     struct mgpu_onnx_file *file;
     struct mgpu_onnx_model *model;
@@ -56,8 +57,10 @@ struct mgpu_trainer {
     enum mgpu_norm_mode norm;
 
     struct mgpu_rank_device *devices;
+    int device_count; /* as asked for; the plan may take fewer */
     struct mgpu_team *team;
     struct mgpu_plan *plan;
+    struct mgpu_plan_file *plan_file; /* that it came from, or NULL */
     int pieces;
 
     int losses;
@@ -83,6 +86,7 @@ struct mgpu_trainer {
     int compiled_count;
     struct mgpu_compiled *compiled;
     double *result_sums; /* ranks x RESULT_SUMS */
+    double **times;      /* by rank: seconds by instruction are added up, or NULL */
 
     int64_t step, epoch, batch_in_epoch;
     struct mgpu_totals totals;
@@ -94,10 +98,26 @@ enum { MGPU_RESULT_SUMS = 64 };
 
 /* ---- settle.c: options into what the parts understand ---- */
 int mgpu_settle_model(struct mgpu_trainer *t);   /* file, model, weights, lower options */
-int mgpu_settle_devices(struct mgpu_trainer *t); /* team, plan */
+int mgpu_settle_devices(struct mgpu_trainer *t); /* devices */
 int mgpu_settle_data(struct mgpu_trainer *t);    /* feeds opened, input sizes */
 int mgpu_settle_losses(struct mgpu_trainer *t);  /* losses, metrics, wants bound */
+int mgpu_settle_optimizer(struct mgpu_trainer *t);
 int mgpu_text_count(const char *const *list);
+
+/* ---- partition.c: planning ---- */
+
+/* A trainer without data and ranks: it only builds graphs. Labels are made up. */
+int mgpu_trainer_planning(struct mgpu_trainer **out, const char *model,
+                          const struct mgpu_options *options);
+/* What the planner asks of a trainer (of this kind or a real one). */
+struct mgpu_planner_model;
+void mgpu_planner_model_of(struct mgpu_planner_model *out, struct mgpu_trainer *t,
+                           const char *precision);
+
+/* ---- plan.c ---- */
+int mgpu_settle_plan(struct mgpu_trainer *t); /* plan, team */
+/* "cpu:0,cpu:1": the devices of t->plan_file. */
+const char *mgpu_plan_device_list(struct mgpu_trainer *t);
 
 /* ---- build.c: graphs and programs ---- */
 
@@ -106,6 +126,8 @@ int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_
                      int64_t batch);
 /* Every program that the batches of these modes need; allocates and fills the ranks' memory. */
 int mgpu_build_programs(struct mgpu_trainer *t, unsigned modes);
+/* From now on training programs note what each instruction takes (mgpu_trainer_profile). */
+void mgpu_profile_begin(struct mgpu_trainer *t);
 struct mgpu_program *mgpu_find_program(const struct mgpu_trainer *t, enum mgpu_mode mode,
                                        int64_t batch, int rank);
 

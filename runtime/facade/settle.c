@@ -163,22 +163,9 @@ int mgpu_settle_model(struct mgpu_trainer *t)
 
 int mgpu_settle_devices(struct mgpu_trainer *t)
 {
-    static const char *const strategies[] = {"auto", "single", "data", NULL};
     const struct mgpu_options *o = &t->options;
-    int strategy, ranks;
-    MGPU_TRY(word(&strategy, "--strategy", o->strategy ? o->strategy : "auto", strategies));
-    MGPU_TRY(mgpu_devices_parse(&t->devices, &ranks, o->devices ? o->devices : "cpu", o->threads));
-    if (strategy == 1 && ranks > 1) {
-        mgpu_note("--strategy single: only %s of the %d devices is used", t->devices[0].name,
-                  ranks);
-        ranks = 1;
-    }
-    if (o->deterministic)
-        MGPU_TRY(mgpu_devices_multiplex(&t->devices, &ranks, o->deterministic));
-    t->plan = mgpu_plan_data(ranks);
-    MGPU_TRY(mgpu_team_new(&t->team, t->devices, t->plan->replicas, t->plan->places));
-    t->result_sums = mgpu_xcalloc((size_t)ranks * MGPU_RESULT_SUMS, sizeof *t->result_sums);
-    return 0;
+    return mgpu_devices_parse(&t->devices, &t->device_count, o->devices ? o->devices : "cpu",
+                              o->threads);
 }
 
 /* ---- Data ------------------------------------------------------------------------------------ */
@@ -343,6 +330,8 @@ static int bind_loss(struct mgpu_trainer *t, struct mgpu_graph *g, int i)
     if (!y)
         return mgpu_fail(MGPU_EINVALID, "--loss %s: the model has no output '%s'", loss->text,
                          loss->output);
+    if (t->planning)
+        return mgpu_loss_bind_made(loss, g, y, t->arena);
     if (loss->kind != MGPU_LOSS_OUTPUT) {
         MGPU_TRY(check_order(g, y, loss));
         if (t->train.feed)
@@ -476,6 +465,22 @@ static int host_buffers(struct mgpu_trainer *t)
     return 0;
 }
 
+/* The whole graph once, for the inputs that losses and outputs really need. */
+static int bind_data(struct mgpu_trainer *t)
+{
+    struct mgpu_graph *g = NULL;
+    int rc = 0;
+    MGPU_TRY(mgpu_build_graph(&g, t, t->losses ? MGPU_MODE_EVALUATE : MGPU_MODE_PREDICT, t->batch));
+    t->want = MGPU_NEW_ARRAY(t->arena, struct mgpu_feed_want, g->input_count);
+    t->step_rows = MGPU_NEW_ARRAY(t->arena, int64_t, g->input_count);
+    for (int i = 0; i < g->input_count && rc == 0; i++)
+        rc = add_want(t, g->inputs[i]);
+    mgpu_graph_free(g);
+    MGPU_TRY(rc);
+    MGPU_TRY(settle_sources(t));
+    return host_buffers(t);
+}
+
 int mgpu_settle_losses(struct mgpu_trainer *t)
 {
     struct mgpu_graph *g = NULL;
@@ -502,14 +507,5 @@ int mgpu_settle_losses(struct mgpu_trainer *t)
         mgpu_metric_default(&t->metric, &t->metrics, t->loss, t->losses, t->arena);
     if (t->losses + 2 * t->metrics > MGPU_RESULT_SUMS)
         return mgpu_fail(MGPU_EUSAGE, "--metric: too many");
-    /* The whole graph once, for the inputs that losses and outputs really need. */
-    MGPU_TRY(mgpu_build_graph(&g, t, t->losses ? MGPU_MODE_EVALUATE : MGPU_MODE_PREDICT, t->batch));
-    t->want = MGPU_NEW_ARRAY(t->arena, struct mgpu_feed_want, g->input_count);
-    t->step_rows = MGPU_NEW_ARRAY(t->arena, int64_t, g->input_count);
-    for (int i = 0; i < g->input_count && rc == 0; i++)
-        rc = add_want(t, g->inputs[i]);
-    mgpu_graph_free(g);
-    MGPU_TRY(rc);
-    MGPU_TRY(settle_sources(t));
-    return host_buffers(t);
+    return t->planning ? 0 : bind_data(t);
 }

@@ -1,4 +1,5 @@
 /* The trainer: made, stepped, evaluated, freed. */
+#include "partitioner/plan_file.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
 #include "runtime/graph/fold.h"
@@ -10,7 +11,7 @@
 
 /* ---- Making ---------------------------------------------------------------------------------- */
 
-static int settle_optimizer(struct mgpu_trainer *t)
+int mgpu_settle_optimizer(struct mgpu_trainer *t)
 {
     const struct mgpu_options *o = &t->options;
     int n = t->weights->count, groups = mgpu_text_count(o->group);
@@ -69,8 +70,9 @@ static int set_up(struct mgpu_trainer *t)
         return mgpu_fail(MGPU_EUSAGE, "--accumulate: a batch of %lld has no %d pieces",
                          (long long)t->batch, t->pieces);
     if (trains)
-        MGPU_TRY(settle_optimizer(t));
+        MGPU_TRY(mgpu_settle_optimizer(t));
     MGPU_TRY(settle_length(t));
+    MGPU_TRY(mgpu_settle_plan(t));
     make_numbers(t);
     unsigned modes = 0;
     if (trains)
@@ -115,6 +117,7 @@ void mgpu_trainer_free(struct mgpu_trainer *t)
     free(t->compiled);
     mgpu_team_free(t->team);
     mgpu_plan_free(t->plan);
+    mgpu_plan_file_free(t->plan_file);
     for (int r = 0; r < MGPU_MAX_RANKS; r++)
         mgpu_store_layout_free(t->store[r]);
     free_source(&t->train);
@@ -244,8 +247,12 @@ static const char *batch_norm(const struct mgpu_trainer *t)
     }
     if (!moves)
         return NULL;
+    bool ranks = t->plan->replicas > 1 && t->lower.norm != MGPU_NORM_SYNC;
+    if (t->pieces > 1)
+        return ranks ? "by each rank's own samples of a piece (--batch-norm sync: all)"
+                     : "by each piece of the batch";
     return t->lower.norm == MGPU_NORM_SYNC ? "over the whole batch (sync)"
-           : t->plan->replicas > 1         ? "by each rank's own samples (--batch-norm sync: all)"
+           : ranks                         ? "by each rank's own samples (--batch-norm sync: all)"
                                            : "by the batch";
 }
 

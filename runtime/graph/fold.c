@@ -140,6 +140,12 @@ static bool size_and_negative(struct mgpu_dim a, struct mgpu_dim b)
            b.value < 0;
 }
 
+/* A size that is at least 1, whatever the batch is, against 1 or less. */
+static bool size_and_one(struct mgpu_dim a, struct mgpu_dim b)
+{
+    return !a.opaque && a.factor >= 1 && mgpu_dim_is_const(b) && b.value <= 1;
+}
+
 /* The value of one expression operation over monomials, element by element. Comparisons and the
  * rest lose the monomial: opaque. */
 static struct mgpu_dim evaluate(const struct mgpu_expr_op *op, const struct mgpu_dim *value,
@@ -167,6 +173,12 @@ static struct mgpu_dim evaluate(const struct mgpu_expr_op *op, const struct mgpu
             return mgpu_dim_const(0);
         return mgpu_dim_is_const(a) && mgpu_dim_is_const(b) ? mgpu_dim_const(a.value == b.value)
                                                             : mgpu_dim_opaque(result);
+    case MGPU_X_MAX: /* sizes that broadcast */
+        if (mgpu_dim_same(a, b) || size_and_one(a, b))
+            return a;
+        if (size_and_one(b, a))
+            return b;
+        /* fall through */
     default:
         for (int k = 0; k < 3; k++)
             if (op->arg[k] >= 0 && !mgpu_dim_is_const(value[op->arg[k]]))

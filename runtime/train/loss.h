@@ -74,6 +74,11 @@ int mgpu_loss_bind(struct mgpu_loss *loss, const struct mgpu_graph *g, const str
                    enum mgpu_dtype data_type, int data_rank, const int64_t *data_dims,
                    struct mgpu_arena *arena);
 
+/* Binds without data, for planning: to class numbers where there are classes (their axis: as typed,
+ * else that of the Softmax before the output, else 1), to the output's own shape elsewhere. */
+int mgpu_loss_bind_made(struct mgpu_loss *loss, const struct mgpu_graph *g,
+                        const struct mgpu_value *y, struct mgpu_arena *arena);
+
 /* Appends the loss's nodes: label inputs (graph inputs called as the label; shared between losses
  * that want the same, and with a model's input of that name and shape) and the loss value (rank 0,
  * g->float_type), weight and normaliser (step scalar MGPU_SCALAR_LOSS + index) included; with

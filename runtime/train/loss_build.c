@@ -310,8 +310,10 @@ int mgpu_loss_build(struct mgpu_graph *g, const struct mgpu_loss *loss, int inde
                     struct mgpu_value *y, struct mgpu_value **value)
 {
     struct mgpu_origin before = g->origin;
+    /* it runs where the output is made */
+    const char *at = y->producer ? y->producer->origin.output : loss->output;
     g->origin = (struct mgpu_origin){
-        .path = "", .output = "", .name = loss->text, .type = "loss", .role = MGPU_FORWARD};
+        .path = "", .output = at, .name = loss->text, .type = "loss", .role = MGPU_FORWARD};
     if (loss->kind == MGPU_LOSS_OUTPUT)
         *value = graph_loss(g, loss, y);
     else if (mgpu_loss_has_classes(loss->kind))

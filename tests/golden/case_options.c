@@ -56,14 +56,14 @@ static const char *pattern(struct mgpu_arena *arena, const char *name)
 {
     char *to = mgpu_arena_alloc(arena, 3 * strlen(name) + 1);
     const char *start = to;
-    for (; *name; name++)
-        if (strchr("*?[", *name)) {
+    for (; *name; name++) {
+        bool special = strchr("*?[", *name);
+        if (special)
             *to++ = '[';
-            *to++ = *name;
+        *to++ = *name;
+        if (special)
             *to++ = ']';
-        } else {
-            *to++ = *name;
-        }
+    }
     return start;
 }
 

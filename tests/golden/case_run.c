@@ -41,10 +41,9 @@ static void complain(struct run *r, const char *format, ...)
     size_t used = strlen(why);
     va_list args;
     va_start(args, format);
-    if (used && used + 3 < sizeof r->result->why) {
-        memcpy(why + used, "; ", 3);
-        used += 2;
-    }
+    if (used)
+        snprintf(why + used, sizeof r->result->why - used, "; ");
+    used = strlen(why);
     vsnprintf(why + used, sizeof r->result->why - used, format, args);
     va_end(args);
     if (r->result->outcome == MGPU_CASE_PASSED)

@@ -73,6 +73,35 @@ static void test_literals(void)
     end(&b);
 }
 
+/* The larger of two sizes, as tf2onnx writes broadcasting: of the same one, of one and 1, of
+ * numbers; of two that may differ, nothing is known. */
+static void test_larger(void)
+{
+    struct built b;
+    CHECK_OK(build(&b,
+                   "input x float N 6\n"
+                   "init one int64 2 = 1 1\n"
+                   "init five int64 2 = 5 1\n"
+                   "init axis int64 1 = 0\n"
+                   "s = Shape(x)\n"
+                   "same = Max(s, s)\n"
+                   "a = Reshape(x, same)\n"
+                   "more = Max(one, s)\n"
+                   "b = Reshape(x, more)\n"
+                   "number = Max(one, five)\n"
+                   "c = Expand(x, number)\n"
+                   "unknown = Max(s, five)\n"
+                   "d = Reshape(x, unknown)\n"
+                   "output a\noutput b\noutput c\noutput d\n",
+                   5));
+    start(&b);
+    CHECK(is_batch(value(&b, "a")->dims[0], 5) && mgpu_dim_is_const(value(&b, "a")->dims[1]));
+    CHECK(is_batch(value(&b, "b")->dims[0], 5) && mgpu_dim_is_const(value(&b, "b")->dims[1]));
+    CHECK(is_batch(value(&b, "c")->dims[0], 5));
+    CHECK(value(&b, "d")->dims[0].opaque && value(&b, "d")->dims[0].value == 5);
+    end(&b);
+}
+
 /* Expand to a size made with Where, as PyTorch writes it; slices of the whole batch. */
 static void test_monomials(void)
 {
@@ -249,6 +278,7 @@ int main(void)
     mgpu_fold_set(mgpu_ref_fold);
     test_shape_chains();
     test_literals();
+    test_larger();
     test_monomials();
     test_taint();
     test_baked();

@@ -1,0 +1,184 @@
+/* --list-ops, --list-devices. */
+#include "partitioner/profile.h"
+#include "partitioner/topology_private.h"
+#include "runtime/backend.h"
+#include "runtime/base/status.h"
+#include "runtime/mgpu.h"
+
+#include <json-c/json.h>
+#include <string.h>
+
+/* ---- Operators ------------------------------------------------------------------------------- */
+
+enum { RULES = 9, NAMES_TEXT = 128 };
+static const char *const rules[RULES] = {"shape",   "gradient", "saved", "alias", "workspace",
+                                         "layouts", "cost",     "split", "expand"};
+
+static void rules_of(const struct mgpu_op *op, bool has[RULES])
+{
+    bool gradient = op->gradient && op->gradient != mgpu_gradient_none;
+    const bool all[RULES] = {op->shape,   gradient, op->saved, op->alias, op->workspace,
+                             op->layouts, op->cost, op->split, op->expand};
+    memcpy(has, all, sizeof all);
+}
+
+/* The backends' kernels for the operator, the fast ones first: "onednn, ref". */
+static const char *kernels_of(const struct mgpu_op *op, char text[NAMES_TEXT])
+{
+    size_t n = 0;
+    text[0] = 0;
+    for (int t = 0; mgpu_backend_cpu.tables[t]; t++)
+        for (const struct mgpu_kernel *k = mgpu_backend_cpu.tables[t]; k->op; k++)
+            if (!strcmp(k->op, op->name) && !strstr(text, k->name) && n < NAMES_TEXT - 1)
+                n += (size_t)snprintf(text + n, NAMES_TEXT - n, "%s%s", n ? ", " : "", k->name);
+    return text;
+}
+
+/* Why a rule may be missing. */
+static const char *note_of(const struct mgpu_op *op)
+{
+    return op->flags & MGPU_OP_COMMUNICATION   ? "communication"
+           : op->flags & MGPU_OP_GRADIENT_ONLY ? "made by gradients, updates and plans"
+           : op->flags & MGPU_OP_NO_GRADIENT   ? "its gradient is zero"
+                                               : "";
+}
+
+static void print_operator(const struct mgpu_op *op, FILE *to)
+{
+    bool has[RULES];
+    char names[NAMES_TEXT], arity[32];
+    rules_of(op, has);
+    if (op->flags & MGPU_OP_VARIADIC)
+        snprintf(arity, sizeof arity, "%d+ -> %d", op->min_inputs, op->outputs);
+    else if (op->max_inputs > op->min_inputs)
+        snprintf(arity, sizeof arity, "%d-%d -> %d", op->min_inputs, op->max_inputs, op->outputs);
+    else
+        snprintf(arity, sizeof arity, "%d -> %d", op->min_inputs, op->outputs);
+    fprintf(to, "%-22s %-9s", op->name, arity);
+    for (int r = 0; r < RULES; r++) /* a tick is three bytes, one column */
+        fprintf(to, " %*s%s", (int)strlen(rules[r]) - 1, "", has[r] ? "✓" : "-");
+    fprintf(to, "  %-16s %s\n", kernels_of(op, names), note_of(op));
+}
+
+static struct json_object *operator_json(const struct mgpu_op *op)
+{
+    bool has[RULES];
+    char names[NAMES_TEXT];
+    struct json_object *o = json_object_new_object(), *list = json_object_new_object();
+    rules_of(op, has);
+    json_object_object_add(o, "name", json_object_new_string(op->name));
+    for (int r = 0; r < RULES; r++)
+        json_object_object_add(list, rules[r], json_object_new_boolean(has[r]));
+    json_object_object_add(o, "rules", list);
+    json_object_object_add(o, "kernels", json_object_new_string(kernels_of(op, names)));
+    json_object_object_add(o, "note", json_object_new_string(note_of(op)));
+    return o;
+}
+
+static int print_json(struct json_object *o, FILE *to)
+{
+    fprintf(
+        to, "%s\n",
+        json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
+    json_object_put(o);
+    return 0;
+}
+
+int mgpu_list_operators(bool json, FILE *to)
+{
+    struct json_object *list = json ? json_object_new_array() : NULL;
+    if (!json) {
+        fprintf(to, "%-22s %-9s", "operator", "in -> out");
+        for (int r = 0; r < RULES; r++)
+            fprintf(to, " %s", rules[r]);
+        fprintf(to, "  %-16s note\n", "kernels (cpu)");
+    }
+    for (int i = 0; mgpu_ops[i]; i++)
+        if (json)
+            json_object_array_add(list, operator_json(mgpu_ops[i]));
+        else
+            print_operator(mgpu_ops[i], to);
+    return json ? print_json(list, to) : 0;
+}
+
+/* ---- Devices --------------------------------------------------------------------------------- */
+
+static void print_here(const struct mgpu_topology *t, const char *machine, FILE *to)
+{
+    const struct mgpu_topology_device *d = &t->device[0];
+    fprintf(to,
+            "here (%s):\n"
+            "  %-9s %d thread%s, %.1f GiB; cpu:0,cpu:1 ... divide them\n\n",
+            machine, d->name, t->kind[d->kind].threads, t->kind[d->kind].threads == 1 ? "" : "s",
+            (double)d->memory / 0x1p30);
+}
+
+static void print_known(const struct mgpu_known_device *k, FILE *to)
+{
+    fprintf(to, "  %-9s", k->name);
+    for (int r = 0; r < MGPU_RATES; r++)
+        if (k->tflops[r] > 0)
+            fprintf(to, " %6.4g", k->tflops[r]);
+        else
+            fprintf(to, " %6s", "-");
+    fprintf(to, " %7.4g %5.4g", k->memory_gb_s, k->memory_gib);
+    if (k->nvlink_gb_s > 0)
+        fprintf(to, " %7.4g", k->nvlink_gb_s);
+    else
+        fprintf(to, " %7s", "-");
+    fprintf(to, " %6.4g %8.4g\n", k->pcie_gb_s, k->network_gbit);
+}
+
+static struct json_object *known_json(const struct mgpu_known_device *k)
+{
+    static const char *const rate[MGPU_RATES] = {"f64", "f32", "tf32", "half"};
+    struct json_object *o = json_object_new_object(), *flops = json_object_new_object();
+    json_object_object_add(o, "name", json_object_new_string(k->name));
+    for (int r = 0; r < MGPU_RATES; r++)
+        if (k->tflops[r] > 0)
+            json_object_object_add(flops, rate[r], json_object_new_double(k->tflops[r]));
+    json_object_object_add(o, "tflops", flops);
+    json_object_object_add(o, "memory_gb_s", json_object_new_double(k->memory_gb_s));
+    json_object_object_add(o, "memory_gib", json_object_new_double(k->memory_gib));
+    json_object_object_add(o, "nvlink_gb_s", json_object_new_double(k->nvlink_gb_s));
+    json_object_object_add(o, "pcie_gb_s", json_object_new_double(k->pcie_gb_s));
+    json_object_object_add(o, "network_gbit", json_object_new_double(k->network_gbit));
+    return o;
+}
+
+static int devices_json(const struct mgpu_topology *t, const char *machine, FILE *to)
+{
+    struct json_object *o = json_object_new_object(), *here = json_object_new_array();
+    struct json_object *cpu = json_object_new_object(), *known = json_object_new_array();
+    json_object_object_add(cpu, "name", json_object_new_string(t->device[0].name));
+    json_object_object_add(cpu, "machine", json_object_new_string(machine));
+    json_object_object_add(cpu, "threads", json_object_new_int(t->kind[t->device[0].kind].threads));
+    json_object_object_add(cpu, "memory_bytes", json_object_new_int64(t->device[0].memory));
+    json_object_array_add(here, cpu);
+    for (const struct mgpu_known_device *k = mgpu_known_devices; k->name; k++)
+        json_object_array_add(known, known_json(k));
+    json_object_object_add(o, "here", here);
+    json_object_object_add(o, "known", known);
+    return print_json(o, to);
+}
+
+int mgpu_list_devices(bool json, FILE *to)
+{
+    struct mgpu_topology *t;
+    MGPU_TRY(mgpu_topology_parse(&t, "cpu"));
+    const char *machine = mgpu_machine_name(t->arena);
+    if (json) {
+        devices_json(t, machine, to);
+    } else {
+        print_here(t, machine, to);
+        fputs("known by name (8xh100-nvlink, 4xa100-pcie, 2x8xh100-ib, 4x4xv100-eth25):\n"
+              "             TFLOP/s, dense              memory         link GB/s   network\n"
+              "  name         f64    f32   tf32   half    GB/s   GiB  nvlink   pcie     Gb/s\n",
+              to);
+        for (const struct mgpu_known_device *k = mgpu_known_devices; k->name; k++)
+            print_known(k, to);
+        fputs("\n2xcpu: one-core CPU devices as here; FILE.json: a topology of your own\n", to);
+    }
+    mgpu_topology_free(t);
+    return 0;
+}

@@ -1,0 +1,167 @@
+#include "partitioner/memory.h"
+
+#include "runtime/base/status.h"
+#include "runtime/compile/program.h"
+#include "runtime/graph/step_scalar.h"
+
+#include <stdlib.h>
+
+static void add_up(struct mgpu_memory *m)
+{
+    m->total = m->weights + m->gradients + m->states + m->fixed + m->activations + m->samples +
+               m->constants;
+}
+
+/* ---- From a compilation ---------------------------------------------------------------------- */
+
+static void read_program(struct mgpu_memory *m, const struct mgpu_program *p,
+                         const struct mgpu_store_layout *store)
+{
+    *m = (struct mgpu_memory){
+        .weights = store->bytes[MGPU_BUFFER_WEIGHTS],
+        .gradients = store->bytes[MGPU_BUFFER_GRADIENTS],
+        .states = store->bytes[MGPU_BUFFER_STATES],
+        .fixed = store->bytes[MGPU_BUFFER_FIXED],
+        .activations = p->bytes[MGPU_BUFFER_ARENA],
+        .samples = p->bytes[MGPU_BUFFER_INPUTS] + p->bytes[MGPU_BUFFER_RESULTS],
+        .constants = p->bytes[MGPU_BUFFER_CONSTANTS] + MGPU_SCALARS * (int64_t)sizeof(double)};
+    add_up(m);
+}
+
+int mgpu_memory_compiled(struct mgpu_memory *out, struct mgpu_graph *whole,
+                         const struct mgpu_plan *plan, int rank, int pieces, int threads)
+{
+    struct mgpu_applied applied;
+    struct mgpu_program *program = NULL;
+    struct mgpu_store_layout *store = mgpu_store_layout_new();
+    struct mgpu_compile_options o = {
+        .backend = &mgpu_backend_cpu, .store = store, .threads = threads};
+    int rc = mgpu_plan_apply(whole, plan, rank, pieces, &applied);
+    if (rc == 0)
+        rc = mgpu_store_add(store, whole);
+    if (rc < 0)
+        mgpu_graph_free(whole);
+    else
+        rc = mgpu_compile(&program, whole, &applied, &o);
+    if (rc == 0)
+        read_program(out, program, store);
+    mgpu_program_free(program);
+    mgpu_store_layout_free(store);
+    return rc;
+}
+
+/* ---- From tasks ------------------------------------------------------------------------------ */
+
+struct sweep {
+    const struct mgpu_task_graph *t;
+    const int *place, *owner;
+    int device;
+    int64_t *change; /* by task: bytes that begin to live there; [tasks]: after the last */
+};
+
+static int owner_of(const struct sweep *s, int p)
+{
+    const struct mgpu_shared *q = &s->t->param[p];
+    return s->owner ? s->owner[p] : q->groups ? s->place[q->group[0]] : 0;
+}
+
+static int place_of(const struct sweep *s, int task)
+{
+    const struct mgpu_task *t = &s->t->task[task];
+    return t->group >= 0 ? s->place[t->group] : owner_of(s, t->param);
+}
+
+static void live(struct sweep *s, int from, int to, int64_t bytes)
+{
+    s->change[from] += bytes;
+    s->change[to + 1] -= bytes;
+}
+
+/* What tasks here make lives until the last task here that needs it; what is sent or arrives, to
+ * the end of the step: the runtime cannot tell when communication beside later tasks is over. */
+static void own_outputs(struct sweep *s)
+{
+    int end = s->t->tasks, *last = mgpu_xcalloc((size_t)end + 1, sizeof *last);
+    for (int i = 0; i < end; i++)
+        last[i] = i;
+    for (int i = 0; i < s->t->edges; i++) {
+        const struct mgpu_edge *e = &s->t->edge[i];
+        int until = place_of(s, e->to) == s->device ? e->to : end;
+        last[e->from] = until > last[e->from] ? until : last[e->from];
+    }
+    for (int i = 0; i < end; i++) {
+        if (place_of(s, i) != s->device)
+            continue;
+        live(s, i, last[i], s->t->task[i].output);
+        live(s, i, i, s->t->task[i].scratch);
+    }
+    free(last);
+}
+
+static void arrivals(struct sweep *s)
+{
+    int values = 0;
+    for (int i = 0; i < s->t->edges; i++)
+        if (s->t->edge[i].value >= values)
+            values = s->t->edge[i].value + 1;
+    bool *there = mgpu_xcalloc((size_t)values + 1, sizeof *there);
+    for (int i = 0; i < s->t->edges; i++) {
+        const struct mgpu_edge *e = &s->t->edge[i];
+        if (place_of(s, e->to) != s->device || place_of(s, e->from) == s->device || there[e->value])
+            continue;
+        there[e->value] = true;
+        live(s, e->from, s->t->tasks, e->bytes);
+    }
+    free(there);
+}
+
+static bool uses(const struct sweep *s, int p)
+{
+    for (int i = 0; i < s->t->param[p].groups; i++)
+        if (s->place[s->t->param[p].group[i]] == s->device)
+            return true;
+    return false;
+}
+
+static void stored(const struct sweep *s, struct mgpu_memory *m)
+{
+    for (int p = 0; p < s->t->params; p++) {
+        const struct mgpu_shared *q = &s->t->param[p];
+        bool owns = owner_of(s, p) == s->device;
+        if (!owns && !uses(s, p))
+            continue;
+        *(q->trained ? &m->weights : &m->fixed) += q->bytes;
+        m->gradients += q->trained ? q->bytes : 0;
+        m->states += owns ? q->state_bytes : 0;
+    }
+}
+
+struct mgpu_memory mgpu_memory_of_tasks(const struct mgpu_task_graph *t, const int *place,
+                                        const int *owner, int device)
+{
+    struct mgpu_memory m = {.samples = t->input_bytes};
+    struct sweep s = {.t = t, .place = place, .owner = owner, .device = device};
+    s.change = mgpu_xcalloc((size_t)t->tasks + 2, sizeof *s.change);
+    own_outputs(&s);
+    arrivals(&s);
+    stored(&s, &m);
+    int64_t now = 0;
+    for (int i = 0; i < t->tasks; i++) {
+        now += s.change[i];
+        m.activations = now > m.activations ? now : m.activations;
+    }
+    free(s.change);
+    add_up(&m);
+    return m;
+}
+
+/* ---- Beside it ------------------------------------------------------------------------------- */
+
+int64_t mgpu_memory_overhead(const struct mgpu_device_kind *kind, int64_t total, int devices)
+{
+    static const int64_t CONTEXT = INT64_C(512) << 20, NCCL = INT64_C(256) << 20;
+    static const double LOST = 0.06;
+    if (kind->threads)
+        return 0;
+    return CONTEXT + (devices > 1 ? NCCL : 0) + (int64_t)(LOST * (double)total);
+}

@@ -1,0 +1,125 @@
+/* mgpu-partition: the command line over mgpu.h. Results on stdout, talk on stderr. */
+#include "runtime/cli/partition_args.h"
+#include "runtime/cli/reexec.h"
+#include "runtime/base/status.h"
+#include "runtime/mgpu.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static void note(void *context, const char *text)
+{
+    (void)context;
+    fprintf(stderr, "note: %s\n", text);
+}
+
+static int fail(int code)
+{
+    fprintf(stderr, "mgpu-partition: %s\n", mgpu_error());
+    return code == MGPU_EUSAGE ? 2 : 1;
+}
+
+/* A line that is written over on a terminal; elsewhere one for each thing that is timed. */
+static void show_progress(void *context, const char *what, double share)
+{
+    static char last[64];
+    (void)context;
+    if (isatty(STDERR_FILENO))
+        fprintf(stderr, "\r\033[Kmeasuring %s: %.0f %%%s", what, 100 * share,
+                share < 1 ? "" : "\n");
+    else if (strcmp(last, what) != 0)
+        fprintf(stderr, "measuring %s\n", what);
+    snprintf(last, sizeof last, "%s", what);
+}
+
+/* What is written, and with what. */
+struct result {
+    const char *path;
+    int (*write)(const struct mgpu_partition *partition, const char *path);
+};
+
+static int write_results(const struct mgpu_partition *p, const struct mgpu_partition_command *c)
+{
+    const char *plan = c->plan && strcmp(c->plan, "-") != 0 ? c->plan : NULL;
+    const struct result results[] = {{plan, mgpu_partition_save},
+                                     {c->timeline, mgpu_partition_timeline},
+                                     {c->html, mgpu_partition_html},
+                                     {c->annotate, mgpu_partition_annotate}};
+    enum { RESULTS = sizeof results / sizeof *results };
+    for (int i = 0; i < RESULTS; i++)
+        if (results[i].path)
+            MGPU_TRY(mgpu_check_target(results[i].path));
+    for (int i = 0; i < RESULTS; i++) {
+        if (!results[i].path)
+            continue;
+        MGPU_TRY(results[i].write(p, results[i].path));
+        if (!c->quiet)
+            fprintf(stderr, "saved %s\n", results[i].path);
+    }
+    return 0;
+}
+
+static int plan(const struct mgpu_partition_command *c)
+{
+    struct mgpu_partition *p;
+    bool print = c->json || (c->plan && !strcmp(c->plan, "-"));
+    MGPU_TRY(mgpu_partition_new(&p, c->model, &c->options, &c->partition));
+    int rc = write_results(p, c);
+    if (rc == 0 && (!print || !c->quiet))
+        mgpu_partition_table(p, (int)c->top, print ? stderr : stdout);
+    if (rc == 0 && print)
+        rc = mgpu_partition_print(p, stdout);
+    mgpu_partition_free(p);
+    return rc;
+}
+
+static int job(const struct mgpu_partition_command *c)
+{
+    if (c->list_ops)
+        return mgpu_list_operators(c->json, stdout);
+    if (c->list_devices)
+        return mgpu_list_devices(c->json, stdout);
+    if (c->verify)
+        return mgpu_verify(c->model, c->verify, &c->options, &c->partition, c->json, stdout);
+    return plan(c);
+}
+
+static int show_help(const struct mgpu_partition_command *c)
+{
+    const char *text = *c->help ? mgpu_help(c->help) : NULL;
+    if (*c->help && !text) {
+        fprintf(stderr, "mgpu-partition: no help on '%s'; topics: loss, optimizer\n", c->help);
+        return 2;
+    }
+    if (text)
+        fputs(text, stdout);
+    else
+        mgpu_partition_help(stdout);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct mgpu_partition_command c = {.options = MGPU_OPTIONS};
+    mgpu_reexec_passive(argv);
+    int rc = mgpu_partition_parse(&c, argc, argv), status = 0;
+    if (rc < 0)
+        status = fail(rc);
+    else if (c.help)
+        status = show_help(&c);
+    else if (c.version)
+        printf("mgpu-partition %s\n", MGPU_VERSION);
+    else {
+        if (!c.quiet) {
+            mgpu_set_note(note, NULL);
+            c.partition.progress = show_progress;
+        }
+        rc = job(&c);
+        if (fflush(stdout) && rc == 0)
+            rc = mgpu_fail(MGPU_EIO, "standard output cannot be written");
+        if (rc < 0)
+            status = fail(rc);
+    }
+    mgpu_args_free(mgpu_partition_args, &c);
+    return status;
+}

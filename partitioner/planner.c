@@ -1,0 +1,215 @@
+#include "partitioner/planner_private.h"
+
+#include "partitioner/plan_check.h"
+#include "runtime/base/option_text.h"
+#include "runtime/base/status.h"
+#include "runtime/compile/plan.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const strategies[] = {"auto", "single", "data", "branch", "hybrid", "stacked"};
+enum { STRATEGIES = sizeof strategies / sizeof *strategies };
+
+/* ---- What was asked for ---------------------------------------------------------------------- */
+
+static int settle_words(struct mgpu_planner *p)
+{
+    static const char *const precisions[] = {"f64", "f32", "tf32", "bf16", "f16"};
+    static const enum mgpu_rate rates[] = {MGPU_RATE_F64, MGPU_RATE_F32, MGPU_RATE_TF32,
+                                           MGPU_RATE_HALF, MGPU_RATE_HALF};
+    const char *precision = p->options->precision ? p->options->precision : "f32";
+    const char *strategy = p->options->strategy ? p->options->strategy : "auto";
+    int k = 0;
+    while (k < 5 && strcmp(precision, precisions[k]))
+        k++;
+    if (k == 5)
+        return mgpu_unknown_name("precision", precision, precisions, 5);
+    p->rate = rates[k];
+    for (k = 0; k < STRATEGIES; k++)
+        if (!strcmp(strategy, strategies[k]))
+            return 0;
+    return mgpu_unknown_name("strategy", strategy, strategies, STRATEGIES);
+}
+
+static int settle_devices(struct mgpu_planner *p)
+{
+    const struct mgpu_planner_options *o = p->options;
+    MGPU_TRY(mgpu_prefix(mgpu_topology_parse(&p->planned->topology, o->devices), "--devices"));
+    struct mgpu_topology *t = p->planned->topology;
+    for (int i = 0; o->memory && i < t->devices; i++)
+        t->device[i].memory = o->memory;
+    p->weights_on = o->weights_on ? mgpu_topology_find(t, o->weights_on) : -1;
+    if (o->weights_on && p->weights_on < 0)
+        return mgpu_fail(MGPU_EUSAGE, "--weights-on: '%s' is not one of the devices (%s, ...)",
+                         o->weights_on, t->device[0].name);
+    return 0;
+}
+
+static int settle_profile(struct mgpu_planner *p)
+{
+    const char *path = p->options->profile;
+    if (path && !(p->options->measure && access(path, F_OK) < 0 && errno == ENOENT))
+        MGPU_TRY(mgpu_profile_read(&p->profile, path));
+    if (p->options->measure)
+        MGPU_TRY(mgpu_planner_measure(p));
+    if (p->profile && !mgpu_profile_links(p->profile, p->planned->topology))
+        mgpu_note("the profile does not know the links between these devices");
+    return 0;
+}
+
+static int settle_pins(struct mgpu_planner *p)
+{
+    const struct mgpu_topology *t = p->planned->topology;
+    struct mgpu_arena *arena = p->planned->arena;
+    const char **name = MGPU_NEW_ARRAY(arena, const char *, t->devices);
+    for (int i = 0; i < t->devices; i++)
+        name[i] = t->device[i].name;
+    struct mgpu_pins pins = {
+        .pin = p->options->pin, .merge = p->options->merge, .devices = t->devices, .device = name};
+    p->pin = MGPU_NEW_ARRAY(arena, int, p->planned->outline->nodes);
+    return mgpu_pins_apply(p->pin, p->planned->outline, &pins);
+}
+
+/* ---- The model ------------------------------------------------------------------------------- */
+
+static int settle_outline(struct mgpu_planner *p)
+{
+    struct mgpu_graph *g;
+    MGPU_TRY(p->model->graph(&g, p->model->context, p->options->batch));
+    p->planned->outline = mgpu_outline_new(g);
+    mgpu_graph_free(g);
+    return 0;
+}
+
+/* Whether the batch may be divided is found out by doing it. A batch of one would look uniform. */
+static int settle_division(struct mgpu_planner *p)
+{
+    struct mgpu_graph *g;
+    struct mgpu_applied applied;
+    struct mgpu_plan *plan = mgpu_plan_data(2);
+    int rc = p->model->graph(&g, p->model->context, p->options->batch > 1 ? p->options->batch : 2);
+    if (rc == 0) {
+        if (mgpu_plan_apply(g, plan, 0, 1, &applied) < 0)
+            p->inseparable = mgpu_arena_string(p->planned->arena, mgpu_error());
+        mgpu_graph_free(g);
+    }
+    mgpu_plan_free(plan);
+    return rc;
+}
+
+static void set_pins(const struct mgpu_planner *p, struct mgpu_task_graph *t)
+{
+    for (int i = 0; i < t->tasks; i++) {
+        int node = t->task[i].key ? mgpu_outline_find(p->planned->outline, t->task[i].key) : -1;
+        if (t->task[i].group >= 0 && node >= 0 && p->pin[node] >= 0)
+            t->pin[t->task[i].group] = p->pin[node];
+    }
+}
+
+static int build_tasks(struct mgpu_planner *p, int64_t batch, int busy,
+                       struct mgpu_task_graph **out)
+{
+    struct mgpu_graph *g;
+    const struct mgpu_topology *t = p->planned->topology;
+    MGPU_TRY(p->model->graph(&g, p->model->context, batch));
+    struct mgpu_topology *now = mgpu_topology_first(t, t->devices, busy);
+    int rc = mgpu_tasks_build(out, g, now, p->rate, p->profile);
+    mgpu_topology_free(now);
+    mgpu_graph_free(g);
+    if (rc == 0)
+        set_pins(p, *out);
+    return rc;
+}
+
+static bool has_cpus(const struct mgpu_topology *t)
+{
+    for (int k = 0; k < t->kinds; k++)
+        if (t->kind[k].threads)
+            return true;
+    return false;
+}
+
+static int tasks(void *context, int variant, int64_t batch, int devices,
+                 const struct mgpu_task_graph **out)
+{
+    struct mgpu_planner *p = context;
+    int busy = has_cpus(p->planned->topology) ? devices : 0;
+    (void)variant; /* there are none */
+    for (int i = 0; i < p->graphs; i++)
+        if (p->graph[i].batch == batch && p->graph[i].busy == busy) {
+            *out = p->graph[i].graph;
+            return 0;
+        }
+    struct mgpu_task_graph *graph;
+    MGPU_TRY(build_tasks(p, batch, busy, &graph));
+    p->graph = mgpu_grow(p->graph, (size_t)p->graphs, sizeof *p->graph);
+    p->graph[p->graphs++] = (struct mgpu_planner_tasks){batch, busy, graph};
+    *out = graph;
+    return 0;
+}
+
+/* ---- The run --------------------------------------------------------------------------------- */
+
+static int search(struct mgpu_planner *p)
+{
+    const struct mgpu_planner_options *o = p->options;
+    struct mgpu_search_result *result;
+    bool any = !o->strategy || !strcmp(o->strategy, "auto");
+    struct mgpu_search_request request = {.topology = p->planned->topology,
+                                          .batch = o->batch,
+                                          .tasks = tasks,
+                                          .context = p,
+                                          .weights_on = p->weights_on,
+                                          .inseparable = p->inseparable,
+                                          .strategy = any ? NULL : o->strategy,
+                                          .budget_ms = o->search_ms};
+    MGPU_TRY(mgpu_search(&result, &request));
+    int rc = mgpu_planner_report(p, result);
+    mgpu_search_result_free(result);
+    return rc;
+}
+
+static int run(struct mgpu_planner *p)
+{
+    MGPU_TRY(settle_words(p));
+    MGPU_TRY(settle_devices(p));
+    MGPU_TRY(settle_outline(p));
+    MGPU_TRY(settle_pins(p));
+    MGPU_TRY(settle_division(p));
+    MGPU_TRY(settle_profile(p));
+    MGPU_TRY(mgpu_prefix(search(p), "%s", p->model->path));
+    return p->options->compile ? mgpu_prefix(mgpu_planner_memory(p), "%s", p->model->path) : 0;
+}
+
+int mgpu_planner_run(struct mgpu_planned **out, const struct mgpu_planner_model *model,
+                     const struct mgpu_planner_options *options)
+{
+    struct mgpu_arena *arena = mgpu_arena_new();
+    struct mgpu_planner p = {
+        .model = model, .options = options, .planned = MGPU_NEW(arena, struct mgpu_planned)};
+    *out = NULL;
+    p.planned->arena = arena;
+    int rc = run(&p);
+    for (int i = 0; i < p.graphs; i++)
+        mgpu_task_graph_free(p.graph[i].graph);
+    free(p.graph);
+    mgpu_profile_free(p.profile);
+    if (rc < 0)
+        mgpu_planned_free(p.planned);
+    else
+        *out = p.planned;
+    return rc;
+}
+
+void mgpu_planned_free(struct mgpu_planned *planned)
+{
+    if (!planned)
+        return;
+    mgpu_plan_file_free(planned->plan);
+    mgpu_outline_free(planned->outline);
+    mgpu_topology_free(planned->topology);
+    mgpu_arena_free(planned->arena);
+}

@@ -1,0 +1,63 @@
+/* From a model to a plan: graphs at the batches that replicas take, tasks, search, report.
+ *
+ *     struct mgpu_planner_model model = {.path = "net.onnx", .graph = build, .context = trainer,
+ *                                        .training = "adam, mse"};
+ *     struct mgpu_planner_options options = {.devices = "cpu:0,cpu:1", .batch = 64};
+ *     struct mgpu_planned *planned;
+ *     MGPU_TRY(mgpu_planner_run(&planned, &model, &options));
+ *     MGPU_TRY(mgpu_plan_from_file(&plan, planned->plan));
+ *     mgpu_planned_free(planned);
+ */
+#ifndef MGPU_PARTITIONER_PLANNER_H
+#define MGPU_PARTITIONER_PLANNER_H
+
+#include "partitioner/report.h"
+
+struct mgpu_topology;
+
+struct mgpu_planner_model {
+    const char *path; /* of the ONNX file, for its hash */
+    /* The whole training graph (losses, gradients, updates) at a local batch; the caller frees it.
+     */
+    int (*graph)(struct mgpu_graph **out, void *context, int64_t batch);
+    void *context;
+    const char *training; /* for the reader: losses and optimizer */
+};
+
+struct mgpu_planner_options {
+    const char *devices; /* topology.h */
+    int64_t batch;
+    const char *strategy;   /* "auto" (or NULL), "single", "data", "branch", "hybrid", "stacked" */
+    const char *pin_option; /* what messages call pins; NULL: "--pin" */
+    const char *const *pin; /* "PATTERN=DEVICE"; ends with NULL; NULL: none */
+    const char *merge, *weights_on; /* devices, or NULL */
+    int64_t memory;                 /* bytes of each device; 0: as the topology says */
+    const char *precision;          /* "f64", "f32" (or NULL), "tf32", "bf16", "f16" */
+    const char *profile;            /* file of measured costs, or NULL */
+    double search_ms;               /* of one core, about; 0: a default */
+
+    bool compile; /* CPU plans are compiled, for their exact memory */
+
+    /* Times this model's operators on the devices, which must be here, and keeps them in `profile`
+     * when it is given. Progress: what is measured, and the share that is done; may be NULL. */
+    bool measure;
+    void (*progress)(void *context, const char *what, double share);
+    void *progress_context;
+};
+
+struct mgpu_planned {
+    struct mgpu_arena *arena;
+    struct mgpu_plan_file *plan;
+    struct mgpu_outline *outline;
+    struct mgpu_topology *topology;
+    struct mgpu_report report;
+};
+
+/* Chooses a plan: never predicted slower than one device or data parallelism where those fit.
+ * MGPU_EUSAGE: unknown devices, pins that match nothing. MGPU_EINVALID: no plan fits the memory
+ * (needed and available bytes), or none of the strategy that was asked for exists (why). */
+int mgpu_planner_run(struct mgpu_planned **out, const struct mgpu_planner_model *model,
+                     const struct mgpu_planner_options *options);
+void mgpu_planned_free(struct mgpu_planned *planned);
+
+#endif

@@ -1,0 +1,63 @@
+/* --measure: which batches, and how many ranks at a time. */
+#include "partitioner/measure.h"
+#include "partitioner/planner_private.h"
+#include "runtime/base/status.h"
+
+#include <stdlib.h>
+
+struct copies {
+    struct mgpu_planner *p;
+    int64_t batch;
+};
+
+static int copy(struct mgpu_graph **out, void *context)
+{
+    const struct copies *c = context;
+    return c->p->model->graph(out, c->p->model->context, c->batch);
+}
+
+static int measure(struct mgpu_planner *p, const struct mgpu_rank_device *device, int ranks,
+                   int64_t batch)
+{
+    struct copies c = {p, batch};
+    struct mgpu_measure m = {.graph = copy,
+                             .context = &c,
+                             .device = device,
+                             .ranks = ranks,
+                             .seconds = 2,
+                             .progress = p->options->progress,
+                             .progress_context = p->options->progress_context};
+    return mgpu_measure(p->profile, &m);
+}
+
+/* One device with the whole batch; then all at a time, with the whole (branch-wise) and with the
+ * parts that replicas take. */
+static int measure_all(struct mgpu_planner *p, const struct mgpu_rank_device *device, int count)
+{
+    int64_t batch = p->options->batch, last = -1;
+    MGPU_TRY(measure(p, device, 1, batch));
+    for (int replicas = 1; count > 1 && replicas <= count; replicas++) {
+        int64_t part = (batch + replicas - 1) / replicas;
+        if (count % replicas || part == last || (replicas > 1 && p->inseparable))
+            continue;
+        MGPU_TRY(measure(p, device, count, part));
+        last = part;
+    }
+    return 0;
+}
+
+int mgpu_planner_measure(struct mgpu_planner *p)
+{
+    struct mgpu_rank_device *device;
+    int count;
+    if (!p->planned->topology->present)
+        return mgpu_fail(MGPU_EUSAGE, "--measure: %s are not here", p->options->devices);
+    MGPU_TRY(mgpu_devices_parse(&device, &count, p->options->devices, 0));
+    if (!p->profile)
+        p->profile = mgpu_profile_new();
+    int rc = mgpu_prefix(measure_all(p, device, count), "--measure");
+    free(device);
+    if (rc == 0 && p->options->profile)
+        rc = mgpu_profile_write(p->profile, p->options->profile);
+    return rc;
+}

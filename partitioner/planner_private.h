@@ -1,0 +1,40 @@
+/* What the files of the planner share. */
+#ifndef MGPU_PARTITIONER_PLANNER_PRIVATE_H
+#define MGPU_PARTITIONER_PLANNER_PRIVATE_H
+
+#include "partitioner/pins.h"
+#include "partitioner/planner.h"
+#include "partitioner/profile.h"
+#include "partitioner/search.h"
+#include "partitioner/tasks.h"
+
+/* Task graphs, kept: the search asks for the same ones again. */
+struct mgpu_planner_tasks {
+    int64_t batch;
+    int busy; /* CPU devices that work at the same time; 0: it does not matter */
+    struct mgpu_task_graph *graph;
+};
+
+struct mgpu_planner {
+    const struct mgpu_planner_model *model;
+    const struct mgpu_planner_options *options;
+    struct mgpu_planned *planned;
+    enum mgpu_rate rate;
+    struct mgpu_profile *profile; /* or NULL */
+    int *pin;                     /* by node of the outline: device, -1: free */
+    int weights_on;               /* device, -1 */
+    const char *inseparable;      /* why the batch may not be divided, or NULL */
+    int graphs;
+    struct mgpu_planner_tasks *graph;
+};
+
+/* Times the operators at the batches that single, branch-wise and data parallel steps have. */
+int mgpu_planner_measure(struct mgpu_planner *planner);
+
+/* Puts exact memory in place of the search's estimates: of the chosen plan and of the baselines. */
+int mgpu_planner_memory(struct mgpu_planner *planner);
+
+/* The result as a plan and a report. */
+int mgpu_planner_report(struct mgpu_planner *planner, const struct mgpu_search_result *result);
+
+#endif

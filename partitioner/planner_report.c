@@ -1,0 +1,267 @@
+/* From the search's numbering (groups, tasks, devices) to the plan's (nodes, places). */
+#include "partitioner/planner_private.h"
+
+#include "partitioner/plan_check.h"
+#include "runtime/base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Devices of the topology as places: those of one replica, then what pins and weights_on use
+ * besides. In the plan, such a device is listed once a replica: it serves each with a rank of its
+ * own. */
+struct places {
+    int count;
+    int *device;   /* by place: of the topology, in the first replica */
+    int *place_of; /* by device of the topology; -1 */
+    bool *extra;   /* by place */
+};
+
+struct make {
+    struct mgpu_planner *p;
+    const struct mgpu_search_result *result;
+    const struct mgpu_candidate *chosen;
+    struct mgpu_plan_file *plan;
+    struct places places;
+};
+
+/* ---- Places ---------------------------------------------------------------------------------- */
+
+static void add_place(struct places *s, int device, bool extra)
+{
+    s->place_of[device] = s->count;
+    s->extra[s->count] = extra;
+    s->device[s->count++] = device;
+}
+
+static void make_places(struct make *m)
+{
+    const struct mgpu_candidate *c = m->chosen;
+    struct mgpu_arena *arena = m->plan->arena;
+    struct places *s = &m->places;
+    int devices = m->p->planned->topology->devices;
+    s->device = MGPU_NEW_ARRAY(arena, int, devices);
+    s->place_of = MGPU_NEW_ARRAY(arena, int, devices);
+    s->extra = MGPU_NEW_ARRAY(arena, bool, devices);
+    memset(s->place_of, -1, sizeof *s->place_of * (size_t)devices);
+    for (int d = 0; d < (c->replicas == 1 ? devices : c->ranks); d++)
+        add_place(s, d, false);
+    for (int g = 0; g < c->graph->groups; g++)
+        if (s->place_of[c->device[g]] < 0)
+            add_place(s, c->device[g], true);
+    for (int i = 0; i < c->graph->params; i++)
+        if (c->owner[i] >= 0 && s->place_of[c->owner[i]] < 0)
+            add_place(s, c->owner[i], true);
+}
+
+/* The topology's device of a place in a replica. */
+static int device_at(const struct make *m, int replica, int place)
+{
+    const struct places *s = &m->places;
+    return s->extra[place] ? s->device[place] : replica * m->chosen->ranks + s->device[place];
+}
+
+/* All devices are listed, those that have nothing to do too, unless some stand there for each
+ * replica. */
+static void list_devices(struct make *m)
+{
+    const struct mgpu_topology *t = m->p->planned->topology;
+    int used = m->chosen->replicas * m->places.count, n = 0;
+    int most = used > t->devices ? used : t->devices;
+    const char **name = MGPU_NEW_ARRAY(m->plan->arena, const char *, most);
+    int *device = MGPU_NEW_ARRAY(m->plan->arena, int, most);
+    for (int r = 0; r < m->chosen->replicas; r++)
+        for (int p = 0; p < m->places.count; p++)
+            device[n++] = device_at(m, r, p);
+    for (int d = used; m->places.count == m->chosen->ranks && d < t->devices; d++)
+        device[n++] = d;
+    for (int i = 0; i < n; i++)
+        name[i] = t->device[device[i]].name;
+    mgpu_plan_file_devices(m->plan, n, name);
+    for (int i = 0; i < n; i++)
+        m->plan->predicted.memory_bytes[i] = m->chosen->memory[device[i]];
+    m->plan->replicas = m->chosen->replicas;
+    m->plan->places = m->places.count;
+}
+
+/* ---- The plan -------------------------------------------------------------------------------- */
+
+static void place_nodes(struct make *m)
+{
+    const struct mgpu_outline *o = m->p->planned->outline;
+    const struct mgpu_task_graph *g = m->chosen->graph;
+    struct mgpu_plan_file *plan = m->plan;
+    plan->nodes = o->nodes;
+    plan->node = MGPU_NEW_ARRAY(plan->arena, struct mgpu_plan_node, o->nodes);
+    for (int i = 0; i < o->nodes; i++)
+        plan->node[i] =
+            (struct mgpu_plan_node){.output = mgpu_arena_string(plan->arena, o->node[i].output),
+                                    .name = mgpu_arena_string(plan->arena, o->node[i].name),
+                                    .type = mgpu_arena_string(plan->arena, o->node[i].type)};
+    for (int i = 0; i < g->tasks; i++) {
+        const struct mgpu_task *t = &g->task[i];
+        int node = t->key ? mgpu_outline_find(o, t->key) : -1;
+        if (node >= 0 && t->group >= 0)
+            plan->node[node].place = m->places.place_of[m->chosen->device[t->group]];
+    }
+}
+
+static void set_owners(struct make *m)
+{
+    const struct mgpu_task_graph *g = m->chosen->graph;
+    struct mgpu_plan_file *plan = m->plan;
+    plan->owner = MGPU_NEW_ARRAY(plan->arena, struct mgpu_plan_owner, g->params);
+    for (int i = 0; i < g->params; i++)
+        if (g->param[i].trained && m->chosen->owner[i] >= 0)
+            plan->owner[plan->owners++] = (struct mgpu_plan_owner){
+                .parameter = mgpu_arena_string(plan->arena, g->param[i].name),
+                .place = m->places.place_of[m->chosen->owner[i]]};
+}
+
+static void set_predicted(struct make *m)
+{
+    const struct mgpu_candidate *c = m->chosen;
+    struct mgpu_predicted *p = &m->plan->predicted;
+    p->step_ms = c->step_ms;
+    p->speedup = c->speedup;
+    p->single_ms = c->step_ms * c->speedup;
+    p->lower_bound_ms = m->result->lower_bound_ms;
+    p->parallelism = m->result->parallelism;
+    p->bytes_moved = c->bytes_moved;
+}
+
+static int64_t most_memory(const struct make *m, const struct mgpu_candidate *c)
+{
+    int64_t most = 0;
+    for (int d = 0; c->memory && d < m->p->planned->topology->devices; d++)
+        most = c->memory[d] > most ? c->memory[d] : most;
+    return most;
+}
+
+static void list_alternatives(struct make *m)
+{
+    const struct mgpu_search_result *r = m->result;
+    struct mgpu_plan_file *plan = m->plan;
+    plan->alternatives = r->candidates;
+    plan->alternative = MGPU_NEW_ARRAY(plan->arena, struct mgpu_alternative, r->candidates);
+    for (int i = 0; i < r->candidates; i++) {
+        const struct mgpu_candidate *c = &r->candidate[i];
+        struct mgpu_alternative *a = &plan->alternative[i];
+        *a = (struct mgpu_alternative){.strategy = mgpu_tactic_name(c->strategy),
+                                       .replicas = c->replicas,
+                                       .places = c->ranks,
+                                       .feasible = c->tried && c->feasible,
+                                       .why = mgpu_arena_string(plan->arena, c->why ? c->why : "")};
+        if (!a->feasible)
+            continue;
+        a->step_ms = c->step_ms;
+        a->speedup = c->speedup;
+        a->memory_bytes = most_memory(m, c);
+        a->bytes_moved = c->bytes_moved;
+    }
+}
+
+static int describe_model(struct make *m)
+{
+    char sha[MGPU_SHA256_TEXT], hash[MGPU_PROFILE_HASH];
+    struct mgpu_plan_file *plan = m->plan;
+    MGPU_TRY(mgpu_sha256_file(sha, m->p->model->path));
+    const char *slash = strrchr(m->p->model->path, '/');
+    plan->model_file = mgpu_arena_string(plan->arena, slash ? slash + 1 : m->p->model->path);
+    plan->sha256 = mgpu_arena_string(plan->arena, sha);
+    plan->batch = m->p->options->batch;
+    plan->strategy = mgpu_tactic_name(m->chosen->strategy);
+    plan->bucket_bytes = m->chosen->replicas > 1 ? m->chosen->bucket_bytes : 0;
+    if (m->p->profile) {
+        mgpu_profile_hash(m->p->profile, hash);
+        plan->profile = mgpu_arena_string(plan->arena, hash);
+    }
+    return 0;
+}
+
+/* ---- The timeline ---------------------------------------------------------------------------- */
+
+static const char *task_label(struct mgpu_arena *arena, const struct mgpu_task *t)
+{
+    const char *type = t->type && *t->type ? t->type : "task";
+    return t->key && *t->key ? mgpu_arena_format(arena, "%s %s", type, t->key) : type;
+}
+
+static void span_of_task(const struct make *m, const struct mgpu_event *e, struct mgpu_span *s)
+{
+    static const char *const phases[] = {"forward", "backward", "update"};
+    const struct mgpu_task *t = &m->chosen->graph->task[e->task];
+    s->what = phases[t->phase];
+    s->key = t->key ? mgpu_arena_string(m->p->planned->arena, t->key) : "";
+    s->label = task_label(m->p->planned->arena, t);
+}
+
+static void span_of_transfer(const struct make *m, const struct mgpu_event *e, struct mgpu_span *s)
+{
+    struct mgpu_arena *arena = m->p->planned->arena;
+    const struct mgpu_task_graph *g = m->chosen->graph;
+    const char *peer = m->p->planned->topology->device[e->peer].name;
+    s->lane = MGPU_LANE_COMMUNICATION;
+    s->key = "";
+    if (e->activity == MGPU_ACTIVITY_SUM) {
+        s->what = s->label = "all-reduce";
+        return;
+    }
+    s->what = "send";
+    if (e->param >= 0) {
+        s->key = mgpu_arena_string(arena, g->param[e->param].name);
+        s->label = mgpu_arena_format(arena, "%s to %s", s->key, peer);
+    } else {
+        s->key = e->task >= 0 && g->task[e->task].key
+                     ? mgpu_arena_string(arena, g->task[e->task].key)
+                     : "";
+        s->label = mgpu_arena_format(arena, "%s to %s", s->key, peer);
+    }
+}
+
+static void list_spans(struct make *m)
+{
+    struct mgpu_planned *planned = m->p->planned;
+    const struct mgpu_candidate *c = m->chosen;
+    struct mgpu_span *span = MGPU_NEW_ARRAY(planned->arena, struct mgpu_span, c->events);
+    int n = 0;
+    for (int i = 0; i < c->events; i++) {
+        const struct mgpu_event *e = &c->event[i];
+        if (m->places.place_of[e->device] < 0 || e->end_ms <= e->start_ms)
+            continue;
+        struct mgpu_span *s = &span[n++];
+        *s = (struct mgpu_span){.device = m->places.place_of[e->device],
+                                .start_ms = e->start_ms,
+                                .ms = e->end_ms - e->start_ms,
+                                .bytes = e->bytes};
+        if (e->activity == MGPU_ACTIVITY_TASK)
+            span_of_task(m, e, s);
+        else
+            span_of_transfer(m, e, s);
+    }
+    planned->report.span = span;
+    planned->report.spans = n;
+}
+
+int mgpu_planner_report(struct mgpu_planner *p, const struct mgpu_search_result *result)
+{
+    struct make m = {
+        .p = p, .result = result, .chosen = &result->candidate[0], .plan = mgpu_plan_file_new()};
+    struct mgpu_planned *planned = p->planned;
+    planned->plan = m.plan;
+    MGPU_TRY(describe_model(&m));
+    make_places(&m);
+    list_devices(&m);
+    place_nodes(&m);
+    set_owners(&m);
+    set_predicted(&m);
+    list_alternatives(&m);
+    list_spans(&m);
+    planned->report.plan = planned->plan;
+    planned->report.outline = planned->outline;
+    planned->report.topology = planned->topology->text;
+    planned->report.training = mgpu_arena_string(planned->arena, p->model->training);
+    planned->report.placement =
+        mgpu_arena_string(planned->arena, result->placement ? result->placement : "");
+    return 0;
+}

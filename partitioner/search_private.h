@@ -1,0 +1,50 @@
+/* What the files of the search share. */
+#ifndef MGPU_PARTITIONER_SEARCH_PRIVATE_H
+#define MGPU_PARTITIONER_SEARCH_PRIVATE_H
+
+#include "partitioner/bounds.h"
+#include "partitioner/place.h"
+#include "partitioner/search.h"
+
+struct mgpu_search_flow {
+    const struct mgpu_task_graph *graph;
+    struct mgpu_flow *flow;
+};
+
+/* One way to run a step that was looked at. */
+struct mgpu_tried {
+    enum mgpu_tactic tactic;
+    int variant, replicas, ranks;
+    int64_t bucket_bytes;
+    const struct mgpu_flow *flow;
+    struct mgpu_assignment assignment;
+    bool placed; /* false: ruled out by its bound */
+    bool proven;
+    double ms, bound;
+    int64_t lacking;
+    const char *refused;        /* why it may not be chosen, or NULL */
+    double all_reduce, exposed; /* as in the simulator */
+};
+
+struct mgpu_search_run {
+    const struct mgpu_search_request *request;
+    struct mgpu_arena *arena; /* of the result */
+    int devices, channels;
+    int64_t limit; /* steps of simulation left to placement searches */
+    int flows;
+    struct mgpu_search_flow *flow;
+    int tries;
+    struct mgpu_tried *tried;
+    double bound;             /* of everything looked at */
+    double single;            /* ms of the best single device, whether it fits or not */
+    struct mgpu_bounds whole; /* of one replica on all devices */
+};
+
+/* The candidate's numbers and timeline from a last simulation. */
+void mgpu_candidate_fill(const struct mgpu_search_run *run, struct mgpu_candidate *to,
+                         const struct mgpu_tried *from);
+
+/* Why each lost, once all are filled and ranked ([0] is chosen). */
+void mgpu_explain(const struct mgpu_search_run *run, struct mgpu_search_result *result);
+
+#endif

@@ -1,0 +1,173 @@
+/* Which plan runs: from a file, from the planner, or plain data parallelism. */
+#include "partitioner/annotate.h"
+#include "partitioner/plan_check.h"
+#include "partitioner/planner.h"
+#include "runtime/base/nearest.h"
+#include "runtime/base/status.h"
+#include "runtime/facade/facade.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum choice { AUTO, SINGLE, DATA, BRANCH, HYBRID };
+static const char *const strategies[] = {"auto", "single", "data", "branch", "hybrid", NULL};
+
+static int parse_strategy(enum choice *out, const char *text)
+{
+    for (int i = 0; strategies[i]; i++)
+        if (!strcmp(text, strategies[i])) {
+            *out = (enum choice)i;
+            return 0;
+        }
+    const char *near = mgpu_nearest(text, strategies, HYBRID + 1);
+    return mgpu_fail(MGPU_EUSAGE, "--strategy: '%s' is not known; did you mean '%s'?", text,
+                     near ? near : "auto");
+}
+
+static bool asks_for_places(const struct mgpu_options *o)
+{
+    return mgpu_text_count(o->place) || o->merge || o->weights_on;
+}
+
+/* ---- From a file ----------------------------------------------------------------------------- */
+
+const char *mgpu_plan_device_list(struct mgpu_trainer *t)
+{
+    const char *list = "";
+    for (int i = 0; i < t->plan_file->devices; i++)
+        list = mgpu_arena_format(t->arena, "%s%s%s", list, i ? "," : "", t->plan_file->device[i]);
+    return list;
+}
+
+/* Rank r is the plan's device r; devices behind those have nothing to do. */
+static int take_plan(struct mgpu_trainer *t, int *ranks)
+{
+    free(t->devices);
+    t->devices = NULL;
+    MGPU_TRY(mgpu_devices_parse(&t->devices, ranks, mgpu_plan_device_list(t), t->options.threads));
+    MGPU_TRY(mgpu_plan_from_file(&t->plan, t->plan_file));
+    *ranks = mgpu_plan_ranks(t->plan);
+    return 0;
+}
+
+/* A plan.json, or the ONNX file that a plan was written into as annotations. */
+static int read_file(struct mgpu_trainer *t)
+{
+    const char *path = t->options.plan, *dot = strrchr(path, '.');
+    struct mgpu_onnx_file *file;
+    if (!dot || strcmp(dot, ".onnx") != 0)
+        return mgpu_plan_file_read(&t->plan_file, path);
+    MGPU_TRY(mgpu_onnx_read(&file, path));
+    int rc = mgpu_annotate_read(&t->plan_file, file);
+    mgpu_onnx_free(file);
+    return rc == 0 && !t->plan_file
+               ? mgpu_fail(MGPU_EINVALID, "%s: no node says on which device it runs", path)
+               : rc;
+}
+
+static int check_file(struct mgpu_trainer *t)
+{
+    struct mgpu_graph *g;
+    char hash[MGPU_SHA256_TEXT];
+    enum mgpu_mode mode = !t->options.inference ? MGPU_MODE_TRAIN
+                          : t->losses           ? MGPU_MODE_EVALUATE
+                                                : MGPU_MODE_PREDICT;
+    MGPU_TRY(mgpu_sha256_file(hash, t->path));
+    if (!*t->plan_file->sha256) /* annotations: they stand in a model of their own */
+        t->plan_file->sha256 = mgpu_arena_string(t->plan_file->arena, hash);
+    MGPU_TRY(mgpu_build_graph(&g, t, mode, t->batch));
+    struct mgpu_outline *outline = mgpu_outline_new(g);
+    mgpu_graph_free(g);
+    int rc = mgpu_plan_check(t->plan_file, outline, t->path, hash);
+    mgpu_outline_free(outline);
+    return rc;
+}
+
+static int from_file(struct mgpu_trainer *t, int *ranks)
+{
+    const struct mgpu_options *o = &t->options;
+    if (asks_for_places(o))
+        return mgpu_fail(MGPU_EUSAGE, "--plan says where everything runs; --place, --merge and "
+                                      "--weights-on are for the planner");
+    if (o->deterministic || (o->strategy && strcmp(o->strategy, "auto")))
+        return mgpu_fail(MGPU_EUSAGE, "--plan says how the devices are used: no --strategy or "
+                                      "--deterministic beside it");
+    MGPU_TRY(mgpu_prefix(read_file(t), "--plan"));
+    MGPU_TRY(mgpu_prefix(check_file(t), "--plan %s", o->plan));
+    if (o->devices && t->device_count != t->plan_file->devices)
+        return mgpu_fail(MGPU_EUSAGE, "--plan %s: is for %d devices, --devices names %d", o->plan,
+                         t->plan_file->devices, t->device_count);
+    return mgpu_prefix(take_plan(t, ranks), "--plan %s", o->plan);
+}
+
+/* ---- From the planner ------------------------------------------------------------------------ */
+
+static int graph_at(struct mgpu_graph **out, void *context, int64_t batch)
+{
+    return mgpu_build_graph(out, context, MGPU_MODE_TRAIN, batch);
+}
+
+/* What was chosen and why, in one line. */
+static void note_choice(const struct mgpu_plan_file *plan)
+{
+    const char *why = plan->alternatives ? plan->alternative[0].why : "";
+    mgpu_note("plan: %s, predicted %.3g ms a step (%.2fx one device)%s%s", plan->strategy,
+              plan->predicted.step_ms, plan->predicted.speedup, why && *why ? ": " : "",
+              why ? why : "");
+}
+
+static int from_planner(struct mgpu_trainer *t, enum choice choice, int *ranks)
+{
+    const struct mgpu_options *o = &t->options;
+    struct mgpu_planned *planned;
+    struct mgpu_planner_model model = {
+        .path = t->path, .graph = graph_at, .context = t, .training = ""};
+    struct mgpu_planner_options options = {.devices = o->devices,
+                                           .batch = t->batch,
+                                           .strategy = strategies[choice],
+                                           .pin_option = "--place",
+                                           .pin = o->place,
+                                           .merge = o->merge,
+                                           .weights_on = o->weights_on,
+                                           .precision = o->precision,
+                                           .profile = o->cost_profile};
+    MGPU_TRY(mgpu_planner_run(&planned, &model, &options));
+    note_choice(planned->plan);
+    t->plan_file = planned->plan;
+    planned->plan = NULL;
+    mgpu_planned_free(planned);
+    return take_plan(t, ranks);
+}
+
+/* ---- The choice ------------------------------------------------------------------------------ */
+
+static int choose(struct mgpu_trainer *t, int *ranks)
+{
+    const struct mgpu_options *o = &t->options;
+    enum choice choice = AUTO;
+    MGPU_TRY(parse_strategy(&choice, o->strategy ? o->strategy : "auto"));
+    if (o->plan)
+        return from_file(t, ranks);
+    if (choice == SINGLE && *ranks > 1) {
+        mgpu_note("--strategy single: only %s of the %d devices is used", t->devices[0].name,
+                  *ranks);
+        *ranks = 1;
+    }
+    if (o->deterministic)
+        MGPU_TRY(mgpu_devices_multiplex(&t->devices, ranks, o->deterministic));
+    bool plans = choice == BRANCH || choice == HYBRID || asks_for_places(o) ||
+                 (choice == AUTO && *ranks > 1 && t->pieces == 1);
+    if (plans && !o->inference && !o->deterministic)
+        return from_planner(t, choice, ranks);
+    t->plan = mgpu_plan_data(*ranks);
+    return 0;
+}
+
+int mgpu_settle_plan(struct mgpu_trainer *t)
+{
+    int ranks = t->device_count;
+    MGPU_TRY(choose(t, &ranks));
+    MGPU_TRY(mgpu_team_new(&t->team, t->devices, t->plan->replicas, t->plan->places));
+    t->result_sums = mgpu_xcalloc((size_t)ranks * MGPU_RESULT_SUMS, sizeof *t->result_sums);
+    return 0;
+}

@@ -1,0 +1,465 @@
+/* mgpu-partition as a person runs it: results, messages, exit status, and that a failed run writes
+ * nothing. Rows 24 to 26 of the collected reports: shared weights, devices of unequal size, shape
+ * arithmetic. */
+#include "partitioner/plan_file.h"
+#include "tests/onnx_build.h"
+#include "tests/support/make_onnx.h"
+#include "tests/test.h"
+
+#include <json-c/json.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+enum { TEXT = 1 << 18 };
+static char out[TEXT], err[TEXT];
+static const char *folder_of_tool;
+
+static void take(char *into, const char *path)
+{
+    size_t size;
+    char *text = (char *)build_load(path, &size);
+    snprintf(into, TEXT, "%.*s", (int)size, text ? text : "");
+    free(text);
+}
+
+/* Runs the tool in the test's folder; its exit status. */
+static int run(const char *arguments)
+{
+    char command[4096];
+    snprintf(command, sizeof command, "cd %s && %s/mgpu-partition %s >out 2>err", build_folder,
+             folder_of_tool, arguments);
+    int status = system(command);
+    take(out, build_path("out"));
+    take(err, build_path("err"));
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static bool exists(const char *name)
+{
+    return access(build_path(name), F_OK) == 0;
+}
+
+#define CHECK_RUN(arguments)                                                                       \
+    do {                                                                                           \
+        int status_ = run(arguments);                                                              \
+        CHECK_(status_ == 0, "exit %d of '%s': %s", status_, arguments, err);                      \
+    } while (0)
+
+/* Fails with this status and one line that holds `part`. */
+#define CHECK_REFUSED(arguments, expected, part)                                                   \
+    do {                                                                                           \
+        int status_ = run(arguments);                                                              \
+        const char *line_ = strstr(err, "mgpu-partition: ");                                       \
+        CHECK_(status_ == (expected) && line_ && strstr(line_, part) &&                            \
+                   strchr(line_, '\n') == line_ + strlen(line_) - 1,                               \
+               "exit %d of '%s': %s", status_, arguments, err);                                    \
+        CHECK(!*out);                                                                              \
+    } while (0)
+
+static struct mgpu_plan_file *read_plan(const char *name)
+{
+    struct mgpu_plan_file *p = NULL;
+    CHECK_OK(mgpu_plan_file_read(&p, build_path(name)));
+    return p;
+}
+
+static const struct mgpu_plan_node *node_of(const struct mgpu_plan_file *p, const char *output)
+{
+    for (int i = 0; p && i < p->nodes; i++)
+        if (!strcmp(p->node[i].output, output))
+            return &p->node[i];
+    return NULL;
+}
+
+static int place_of(const struct mgpu_plan_file *p, const char *output)
+{
+    const struct mgpu_plan_node *n = node_of(p, output);
+    return n ? n->place : -1;
+}
+
+/* ---- Models ---------------------------------------------------------------------------------- */
+
+static const char two_towers[] = "input a float N 64\n"
+                                 "input b float N 64\n"
+                                 "init W float 64 256 = 0.5\n"
+                                 "init V float 512 8 = 0.25\n"
+                                 "p = MatMul(a, W) name=\"left\"\n"
+                                 "h = Tanh(p)\n"
+                                 "q = MatMul(b, W) name=\"right\"\n"
+                                 "k = Tanh(q)\n"
+                                 "c = Concat(h, k) axis=1\n"
+                                 "y = MatMul(c, V)\n"
+                                 "output y float N 8\n";
+
+/* The same with other numbers of nodes in another order. */
+static const char turned[] = "input b float N 64\n"
+                             "input a float N 64\n"
+                             "init V float 512 8 = 0.25\n"
+                             "init W float 64 256 = 0.5\n"
+                             "q = MatMul(b, W) name=\"right\"\n"
+                             "p = MatMul(a, W) name=\"left\"\n"
+                             "k = Tanh(q)\n"
+                             "h = Tanh(p)\n"
+                             "c = Concat(h, k) axis=1\n"
+                             "y = MatMul(c, V)\n"
+                             "output y float N 8\n";
+
+static void make_models(void)
+{
+    make_onnx_file(build_path("two.onnx"), two_towers);
+    make_onnx_file(build_path("turned.onnx"), turned);
+}
+
+#define TWO "two.onnx --devices 2xcpu --batch 64 "
+
+/* ---- Plans ----------------------------------------------------------------------------------- */
+
+static void test_table(void)
+{
+    CHECK_RUN(TWO "--plan plan.json");
+    CHECK(strstr(out, "single") && strstr(out, "data") && strstr(out, "branch"));
+    CHECK(strstr(out, "speed-up") && strstr(out, "placement"));
+    struct mgpu_plan_file *p = read_plan("plan.json");
+    CHECK(p && p->nodes == 6 && p->devices == 2 && p->batch == 64 && p->alternatives >= 2);
+    for (int i = 0; p && i < p->alternatives; i++) {
+        const struct mgpu_alternative *a = &p->alternative[i];
+        CHECK(*a->why);
+        if (!strcmp(a->strategy, "single") || !strcmp(a->strategy, "data"))
+            CHECK(p->predicted.step_ms <= a->step_ms); /* never slower than the baselines */
+    }
+    CHECK(p && p->predicted.lower_bound_ms > 0 &&
+          p->predicted.lower_bound_ms <= p->predicted.step_ms);
+    mgpu_plan_file_free(p);
+    CHECK(unlink(build_path("plan.json")) == 0);
+}
+
+/* A strategy that was asked for is planned, whatever is faster. */
+static void test_strategies(void)
+{
+    static const char *const strategies[] = {"single", "data", "branch"};
+    for (int i = 0; i < 3; i++) {
+        char arguments[256];
+        snprintf(arguments, sizeof arguments, TWO "--plan plan.json --strategy %s", strategies[i]);
+        CHECK_RUN(arguments);
+        struct mgpu_plan_file *p = read_plan("plan.json");
+        CHECK(p && !strcmp(p->strategy, strategies[i]));
+        mgpu_plan_file_free(p);
+    }
+    unlink(build_path("plan.json"));
+}
+
+static double number_in(struct json_object *o, const char *a, const char *b, const char *c)
+{
+    const char *const keys[] = {a, b, c};
+    for (int i = 0; i < 3; i++)
+        if (keys[i] && !json_object_object_get_ex(o, keys[i], &o))
+            return -1;
+    return json_object_get_double(o);
+}
+
+/* A plan is run here: all is measured, and memory is never more than was predicted. */
+static void test_verify(void)
+{
+    CHECK_RUN(TWO "--devices cpu:0,cpu:1 --pin input:a=cpu:0 --pin input:b=cpu:1 --plan plan.json");
+    struct mgpu_plan_file *p = read_plan("plan.json");
+    CHECK_RUN("two.onnx --verify plan.json --json");
+    struct json_object *o = json_tokener_parse(out);
+    CHECK(o != NULL);
+    CHECK_NEAR(number_in(o, "step_ms", "predicted", NULL), p ? p->predicted.step_ms : 0, 1e-9);
+    CHECK(number_in(o, "step_ms", "measured", NULL) > 0 && number_in(o, "steps", NULL, NULL) >= 10);
+    CHECK(number_in(o, "class_ms", "matmul", "measured") > 0);
+    CHECK(number_in(o, "class_ms", "matmul", "predicted") > 0);
+    CHECK(number_in(o, "class_ms", "communication", "predicted") > 0);
+    for (int i = 0; p && i < 2; i++) {
+        double bytes = number_in(o, "memory_bytes", p->label[i], "measured");
+        double predicted = (double)p->predicted.memory_bytes[i];
+        CHECK(bytes > 0 && bytes <= predicted && predicted <= 1.01 * bytes);
+    }
+    json_object_put(o);
+    mgpu_plan_file_free(p);
+    CHECK_RUN("two.onnx --verify plan.json");
+    CHECK(strstr(out, "matmul") && strstr(out, "cpu:1") && strstr(out, "predicted"));
+    make_onnx_file(build_path("other.onnx"), "input a float N 64\n"
+                                             "init W float 64 8 = 0.5\n"
+                                             "y = MatMul(a, W)\n"
+                                             "output y float N 8\n");
+    CHECK_REFUSED("other.onnx --verify plan.json", 1, "a plan for another model: for two.onnx");
+    unlink(build_path("plan.json"));
+}
+
+/* The plan on stdout is the file; the table then goes to stderr. */
+static void test_stdout(void)
+{
+    CHECK_RUN(TWO "--plan plan.json --quiet");
+    CHECK(!*err);
+    take(err, build_path("plan.json"));
+    char *file = mgpu_xstrdup(err);
+    CHECK_RUN(TWO "--plan");
+    CHECK(!strcmp(out, file) && strstr(err, "speed-up"));
+    CHECK_RUN(TWO "--json --quiet");
+    CHECK(!strcmp(out, file) && !*err);
+    struct json_object *o = json_tokener_parse(out);
+    CHECK(o != NULL);
+    json_object_put(o);
+    free(file);
+    unlink(build_path("plan.json"));
+}
+
+static void test_pins(void)
+{
+    CHECK_RUN(TWO "--pin input:a=cpu:1 --pin input:b=cpu:0 --merge cpu:1 --plan plan.json");
+    struct mgpu_plan_file *p = read_plan("plan.json");
+    CHECK(p && !strcmp(p->strategy, "branch"));
+    CHECK(place_of(p, "p") == 1 && place_of(p, "h") == 1);
+    CHECK(place_of(p, "q") == 0 && place_of(p, "k") == 0);
+    CHECK(place_of(p, "c") == 1 && place_of(p, "y") == 1);
+    CHECK(p && p->owners == 2); /* the shared weight is one, on one device */
+    mgpu_plan_file_free(p);
+    CHECK_RUN(TWO "--pin 'left=cpu:1' --pin '[qk]=cpu:0' --plan plan.json"); /* names, globs */
+    p = read_plan("plan.json");
+    CHECK(place_of(p, "p") == 1 && place_of(p, "q") == 0 && place_of(p, "k") == 0);
+    mgpu_plan_file_free(p);
+    unlink(build_path("plan.json"));
+}
+
+/* Pinning everything to the chosen plan gives that plan and its time. */
+static void test_pinned_again(void)
+{
+    char arguments[1024] = TWO "--plan again.json";
+    size_t n = strlen(arguments);
+    CHECK_RUN(TWO "--strategy branch --pin p=cpu:0 --pin q=cpu:1 --plan plan.json");
+    struct mgpu_plan_file *p = read_plan("plan.json"), *again;
+    for (int i = 0; p && i < p->nodes; i++)
+        n += (size_t)snprintf(arguments + n, sizeof arguments - n, " --pin %s=cpu:%d",
+                              p->node[i].output, p->node[i].place);
+    CHECK_RUN(arguments);
+    again = read_plan("again.json");
+    CHECK_NEAR(again ? again->predicted.step_ms : 0, p ? p->predicted.step_ms : 1, 1e-5);
+    mgpu_plan_file_free(p);
+    mgpu_plan_file_free(again);
+    unlink(build_path("plan.json"));
+    unlink(build_path("again.json"));
+}
+
+static void test_order(void)
+{
+    CHECK_RUN(TWO "--strategy branch --pin p=cpu:0 --pin q=cpu:1 --plan plan.json");
+    CHECK_RUN("turned.onnx --devices 2xcpu --batch 64 --strategy branch --pin p=cpu:0 "
+              "--pin q=cpu:1 --plan turned.json");
+    struct mgpu_plan_file *a = read_plan("plan.json"), *b = read_plan("turned.json");
+    for (int i = 0; a && b && i < a->nodes; i++)
+        CHECK(place_of(b, a->node[i].output) == a->node[i].place);
+    CHECK_NEAR(a ? a->predicted.step_ms : 0, b ? b->predicted.step_ms : 1, 0);
+    mgpu_plan_file_free(a);
+    mgpu_plan_file_free(b);
+    unlink(build_path("plan.json"));
+    unlink(build_path("turned.json"));
+}
+
+static void test_far_away(void)
+{
+    CHECK_RUN("two.onnx --devices 8xh100-nvlink --batch 512 --plan plan.json --timeline t.json "
+              "--html p.html --annotate a.onnx");
+    struct mgpu_plan_file *p = read_plan("plan.json");
+    CHECK(p && p->devices == 8 && !strcmp(p->device[7], "cuda:7"));
+    CHECK(exists("t.json") && exists("p.html") && exists("a.onnx"));
+    mgpu_plan_file_free(p);
+    unlink(build_path("plan.json"));
+}
+
+static void test_lists(void)
+{
+    CHECK_RUN("--list-ops");
+    CHECK(strstr(out, "\nconv ") && strstr(out, "\nall_reduce ") && strstr(out, "gradient"));
+    CHECK_RUN("--list-devices");
+    CHECK(strstr(out, "h100") && strstr(out, "here ("));
+    CHECK_RUN("--list-devices --json");
+    struct json_object *o = json_tokener_parse(out);
+    CHECK(o && json_object_object_get_ex(o, "known", NULL));
+    json_object_put(o);
+    CHECK_RUN("--help");
+    CHECK(strstr(out, "--weights-on DEVICE") && strstr(out, "usage: mgpu-partition"));
+    CHECK_RUN("--version");
+    CHECK(!strncmp(out, "mgpu-partition ", 15));
+}
+
+/* ---- Refusals -------------------------------------------------------------------------------- */
+
+static void test_refused(void)
+{
+    CHECK_REFUSED("", 2, "which model?");
+    CHECK_REFUSED("two.onnx", 2, "which devices?");
+    CHECK_REFUSED("two.onnx --devices 8xh1000 --batch 8", 2, "h1000");
+    CHECK_REFUSED("none.onnx --devices 2xcpu", 1, "none.onnx");
+    CHECK_REFUSED(TWO "--plann x", 2, "did you mean '--plan'?");
+    CHECK_REFUSED(TWO "--pin hh=cpu:0 --plan no.json", 2, "no node is called 'hh'");
+    CHECK_REFUSED(TWO "--pin lift=cpu:0 --plan no.json", 2, "did you mean 'left'?");
+    CHECK_REFUSED(TWO "--pin input:d=cpu:0 --plan no.json", 2, "the model has no input 'd'");
+    CHECK_REFUSED(TWO "--pin p=cpu:9 --plan no.json", 2, "'cpu:9' is not one of the devices");
+    CHECK_REFUSED(TWO "--pin p --plan no.json", 2, "not PATTERN=DEVICE");
+    CHECK_REFUSED(TWO "--pin p=cpu:0 --pin left=cpu:1 --plan no.json", 2, "is pinned to cpu:0");
+    CHECK_REFUSED(TWO "--merge gpu:0 --plan no.json", 2, "'gpu:0' is not one of the devices");
+    CHECK_REFUSED(TWO "--weights-on cpu:2 --plan no.json", 2, "--weights-on: 'cpu:2'");
+    CHECK_REFUSED(TWO "--memory 3XB --plan no.json", 2, "'3XB' is not a size");
+    CHECK_REFUSED(TWO "--strategy brunch --plan no.json", 2, "brunch");
+    CHECK_REFUSED(TWO "--precision f8 --plan no.json", 2, "f8");
+    CHECK_REFUSED(TWO "--loss mse,output=z --plan no.json", 2, "z");
+    CHECK_REFUSED(TWO "--profile none.json --plan no.json", 1, "none.json");
+    CHECK_REFUSED(TWO "--strategy single --pin p=cpu:0 --pin q=cpu:1 --plan no.json", 1,
+                  "is pinned to");
+    CHECK_REFUSED("two.onnx --devices 8xh100-nvlink --measure", 2, "are not here");
+    CHECK_REFUSED("two.onnx --verify plan.json --html x", 2, "--verify");
+    CHECK(!exists("no.json"));
+}
+
+/* ---- Rows of the reports --------------------------------------------------------------------- */
+
+/* 24: a weight of the first and the last node has one owner; apart, its copy and its gradient are
+ * counted. */
+static void test_shared_weight(void)
+{
+    make_onnx_file(build_path("tied.onnx"), "input ids int64 N 8\n"
+                                            "init E float 1000 256 = 0.01\n"
+                                            "init A float 256 256 = 0.01\n"
+                                            "init B float 256 256 = 0.02\n"
+                                            "init C float 256 256 = 0.03\n"
+                                            "init D float 256 256 = 0.04\n"
+                                            "x = Gather(E, ids)\n"
+                                            "h1 = MatMul(x, A)\n"
+                                            "h2 = MatMul(h1, B)\n"
+                                            "h3 = MatMul(h2, C)\n"
+                                            "h4 = MatMul(h3, D)\n"
+                                            "T = Transpose(E) perm=[1, 0]\n"
+                                            "y = MatMul(h4, T)\n"
+                                            "output y float N 8 1000\n");
+    CHECK_RUN("tied.onnx --devices 2xcpu --batch 4 --strategy branch --pin x=cpu:0 --pin T=cpu:0 "
+              "--pin y=cpu:0 --pin 'h[1-4]=cpu:1' --plan together.json");
+    CHECK_RUN("tied.onnx --devices 2xcpu --batch 4 --strategy branch --pin x=cpu:0 "
+              "--pin 'h[1-4]=cpu:1' --pin T=cpu:1 --pin y=cpu:1 --plan apart.json");
+    struct mgpu_plan_file *a = read_plan("together.json"), *b = read_plan("apart.json");
+    int owners = 0;
+    for (int i = 0; b && i < b->owners; i++)
+        owners += !strcmp(b->owner[i].parameter, "E");
+    CHECK(owners == 1 && a && a->owners == 5);
+    int64_t rows = 4 * 8 * 256 * 4, value = 1024000;
+    CHECK(a && a->predicted.bytes_moved == 4 * rows); /* x and h4, and their gradients */
+    CHECK(b && b->predicted.bytes_moved == 2 * rows + 2 * value); /* x, E, and their gradients */
+    mgpu_plan_file_free(a);
+    mgpu_plan_file_free(b);
+}
+
+/* 25: the large layer fits only on the larger device, and not with all of the others. */
+static void test_unequal_devices(void)
+{
+    static const char devices[] =
+        "{\"version\": 1, \"kinds\": [{\"name\": \"k\", \"like\": \"t4\", \"memory_gib\": 1}],\n"
+        "\"devices\": [{\"name\": \"small\", \"kind\": \"k\", \"machine\": 0, \"memory_gib\": "
+        "0.001953125},\n {\"name\": \"large\", \"kind\": \"k\", \"machine\": 0, \"memory_gib\": "
+        "0.0068359375}],\n\"inside\": {\"gb_s\": 10, \"latency_us\": 5}}\n";
+    build_bytes(build_path("unequal.json"), devices, strlen(devices));
+    make_onnx_file(build_path("large.onnx"), "input x float N 256\n"
+                                             "init A float 256 256 = 0.01\n"
+                                             "init B float 256 256 = 0.02\n"
+                                             "init C float 256 256 = 0.03\n"
+                                             "init D float 256 3072 = 0.04\n"
+                                             "a = MatMul(x, A)\n"
+                                             "b = MatMul(a, B)\n"
+                                             "c = MatMul(b, C)\n"
+                                             "y = MatMul(c, D)\n"
+                                             "output y float N 3072\n");
+    CHECK_RUN("large.onnx --devices unequal.json --batch 1 --optimizer sgd --plan plan.json");
+    struct mgpu_plan_file *p = read_plan("plan.json");
+    int small = (place_of(p, "a") == 0) + (place_of(p, "b") == 0) + (place_of(p, "c") == 0);
+    CHECK(place_of(p, "y") == 1 && small >= 2);
+    CHECK(p && p->predicted.memory_bytes[0] <= 2 << 20 && p->predicted.memory_bytes[1] <= 7 << 20);
+    CHECK(p && p->predicted.memory_bytes[1] >= 6 << 20); /* the layer and its gradient */
+    mgpu_plan_file_free(p);
+    unlink(build_path("plan.json"));
+    CHECK_REFUSED("large.onnx --devices unequal.json --batch 1 --optimizer adam --plan no.json", 1,
+                  "bytes");
+    CHECK(strstr(err, "large") && !exists("no.json"));
+}
+
+/* 26: shape arithmetic is no work: it is neither placed nor moved. */
+static void test_shape_arithmetic(const char *name, const char *model)
+{
+    char arguments[512];
+    make_onnx_file(build_path(name), model);
+    snprintf(arguments, sizeof arguments,
+             "%s --devices 2xcpu --batch 4 --strategy single --plan plan.json", name);
+    CHECK_RUN(arguments);
+    struct mgpu_plan_file *p = read_plan("plan.json");
+    CHECK(p && p->nodes == 2 && node_of(p, "r") && node_of(p, "y"));
+    CHECK(p && p->predicted.bytes_moved == 0);
+    mgpu_plan_file_free(p);
+    snprintf(arguments, sizeof arguments, "%s --devices 2xcpu --batch 4 --pin s=cpu:1", name);
+    CHECK_REFUSED(arguments, 2, "no node is called 's'");
+    unlink(build_path("plan.json"));
+}
+
+/* 26 b: what is made of a weight stays with it. */
+static void test_sliced_weight(void)
+{
+    make_onnx_file(build_path("sliced.onnx"), "input x float N 64\n"
+                                              "init W float 64 256 = 0.01\n"
+                                              "init z int64 1 = 0\n"
+                                              "init h int64 1 = 32\n"
+                                              "init e int64 1 = 64\n"
+                                              "a = Slice(W, z, h)\n"
+                                              "b = Slice(W, h, e)\n"
+                                              "w = Concat(b, a) axis=0\n"
+                                              "y = MatMul(x, w)\n"
+                                              "output y float N 256\n");
+    CHECK_RUN("sliced.onnx --devices 2xcpu --batch 4 --strategy single --plan plan.json");
+    struct mgpu_plan_file *p = read_plan("plan.json");
+    CHECK(p && p->predicted.bytes_moved == 0 && place_of(p, "w") == place_of(p, "y"));
+    mgpu_plan_file_free(p);
+    unlink(build_path("plan.json"));
+}
+
+int main(void)
+{
+    char path[4096];
+    folder_of_tool = realpath(getenv("MGPU_BUILD") ? getenv("MGPU_BUILD") : "build", path);
+    if (!folder_of_tool)
+        return EXIT_FAILURE;
+    build_begin();
+    make_models();
+    test_table();
+    test_strategies();
+    test_verify();
+    test_stdout();
+    test_pins();
+    test_pinned_again();
+    test_order();
+    test_far_away();
+    test_lists();
+    test_refused();
+    test_shared_weight();
+    test_unequal_devices();
+    test_shape_arithmetic("shape.onnx", "input x float N 2 3 4\n"
+                                        "init zero int64 = 0\n"
+                                        "init axes int64 1 = 0\n"
+                                        "init rest int64 1 = -1\n"
+                                        "init W float 24 1 = 0.1\n"
+                                        "s = Shape(x)\n"
+                                        "g = Gather(s, zero)\n"
+                                        "u = Unsqueeze(g, axes)\n"
+                                        "t = Concat(u, rest) axis=0\n"
+                                        "r = Reshape(x, t)\n"
+                                        "y = MatMul(r, W)\n"
+                                        "output y float N 1\n");
+    test_shape_arithmetic("slice.onnx", "opset 21\n"
+                                        "ir 10\n"
+                                        "input x float N 2 3 4\n"
+                                        "init rest int64 1 = -1\n"
+                                        "init W float 24 1 = 0.1\n"
+                                        "s = Shape(x) start=0 end=1\n"
+                                        "t = Concat(s, rest) axis=0\n"
+                                        "r = Reshape(x, t)\n"
+                                        "y = MatMul(r, W)\n"
+                                        "output y float N 1\n");
+    test_sliced_weight();
+    build_end();
+    return test_end();
+}

@@ -1,0 +1,279 @@
+/* Tasks of training graphs: groups, phases, edges, parameters, costs; the same whatever the order
+ * of the nodes in the file. */
+#include "partitioner/cost.h"
+#include "partitioner/profile.h"
+#include "partitioner/tasks.h"
+#include "runtime/compile/plan.h"
+#include "tests/partitioner/plan_models.h"
+#include "tests/test.h"
+
+static struct mgpu_task_graph *build(const char *text, int64_t batch, const char *spec)
+{
+    struct mgpu_topology *topology;
+    struct mgpu_task_graph *t = NULL;
+    struct mgpu_graph *g = plan_graph(text, batch);
+    CHECK_OK(mgpu_topology_parse(&topology, spec));
+    CHECK_OK(mgpu_tasks_build(&t, g, topology, MGPU_RATE_F32, NULL));
+    mgpu_topology_free(topology);
+    mgpu_graph_free(g); /* what tasks hold is their own */
+    return t;
+}
+
+static int group_of(const struct mgpu_task_graph *t, const char *key)
+{
+    for (int i = 0; i < t->tasks; i++)
+        if (t->task[i].group >= 0 && !strcmp(t->task[i].key, key))
+            return t->task[i].group;
+    return -1;
+}
+
+static const struct mgpu_shared *param(const struct mgpu_task_graph *t, const char *name)
+{
+    for (int i = 0; i < t->params; i++)
+        if (!strcmp(t->param[i].name, name))
+            return &t->param[i];
+    CHECK_(false, "no parameter %s", name);
+    exit(test_end());
+}
+
+static int count(const struct mgpu_task_graph *t, int group, int phase)
+{
+    int n = 0;
+    for (int i = 0; i < t->tasks; i++)
+        n += t->task[i].group == group && t->task[i].phase == phase;
+    return n;
+}
+
+static void check_shape(const struct mgpu_task_graph *t)
+{
+    for (int i = 0; i < t->tasks; i++) {
+        const struct mgpu_task *k = &t->task[i];
+        CHECK(k->group >= -1 && k->group < t->groups);
+        CHECK(k->group >= 0 || (k->param >= 0 && k->param < t->params));
+        CHECK(k->ms[0] >= 0 && k->output >= 0 && k->scratch >= 0);
+    }
+    for (int i = 0; i < t->edges; i++) {
+        const struct mgpu_edge *e = &t->edge[i];
+        CHECK(e->from >= 0 && e->from < e->to && e->to < t->tasks && e->bytes > 0);
+        CHECK(t->task[e->from].phase <= t->task[e->to].phase);
+    }
+    for (int i = 0; i < t->groups; i++)
+        CHECK(t->pin[i] == -1);
+}
+
+static void check_two_towers(void)
+{
+    struct mgpu_task_graph *t = build(plan_two_towers, 8, "2xcpu");
+    check_shape(t);
+    CHECK(t->batch == 8 && t->groups == 8); /* one an ONNX node; the loss joins y */
+    CHECK(t->input_bytes == 2 * 8 * 64 * 4);
+    CHECK(t->params == 3);
+    /* W and C are used by both towers, V by one node; Adam holds two states of the same size */
+    const struct mgpu_shared *w = param(t, "W"), *v = param(t, "V"), *c = param(t, "C");
+    CHECK(w->groups == 2 && w->bytes == 64 * 128 * 4 && w->state_bytes == 2 * w->bytes);
+    CHECK(c->groups == 2 && v->groups == 1 && v->group[0] == group_of(t, "y"));
+    CHECK(w->trained && v->trained && w->group[0] < w->group[1]);
+    CHECK(w->group[0] == group_of(t, "pa") && w->group[1] == group_of(t, "pb"));
+    int pa = group_of(t, "pa"), y = group_of(t, "y");
+    CHECK(count(t, pa, MGPU_PHASE_FORWARD) == 1 && count(t, pa, MGPU_PHASE_BACKWARD) >= 1);
+    CHECK(count(t, pa, MGPU_PHASE_UPDATE) == 0 && count(t, y, MGPU_PHASE_UPDATE) == 1);
+    /* each shared weight: one sum, one update, at its owner */
+    CHECK(count(t, -1, MGPU_PHASE_BACKWARD) == 2 && count(t, -1, MGPU_PHASE_UPDATE) == 2);
+    mgpu_task_graph_free(t);
+}
+
+/* Every tensor that crosses between groups, in bytes. */
+static void check_edges(void)
+{
+    struct mgpu_task_graph *t = build(plan_two_towers, 8, "2xcpu");
+    int pa = group_of(t, "pa"), ca = group_of(t, "ca"), m = group_of(t, "m");
+    int ha = group_of(t, "ha"), forward = 0, sums = 0;
+    for (int i = 0; i < t->edges; i++) {
+        const struct mgpu_task *from = &t->task[t->edge[i].from], *to = &t->task[t->edge[i].to];
+        if (from->group == pa && to->group == ca && to->phase == MGPU_PHASE_FORWARD) {
+            CHECK(t->edge[i].bytes == 8 * 128 * 4);
+            forward++;
+        }
+        if (from->group == ha && to->group == m)
+            CHECK(t->edge[i].bytes == 8 * 128 * 4);
+        if (from->group == pa && to->group == -1) {
+            CHECK(t->edge[i].bytes == 64 * 128 * 4 && !strcmp(to->key, "W"));
+            sums++;
+        }
+    }
+    CHECK(forward == 1 && sums == 1);
+    mgpu_task_graph_free(t);
+}
+
+static void check_costs(void)
+{
+    struct mgpu_topology *topology;
+    struct mgpu_task_graph *t;
+    struct mgpu_graph *g = plan_graph(plan_two_towers, 8);
+    CHECK_OK(mgpu_topology_parse(&topology, "8xh100-nvlink"));
+    CHECK_OK(mgpu_tasks_build(&t, g, topology, MGPU_RATE_F32, NULL));
+    double nodes = 0, tasks = 0;
+    for (int i = 0; i < g->node_count; i++)
+        nodes += mgpu_cost_ms(&topology->kind[0], g->nodes[i], MGPU_RATE_F32);
+    for (int i = 0; i < t->tasks; i++)
+        tasks += t->task[i].ms[0];
+    CHECK_NEAR(tasks, nodes, 1e-12);
+    CHECK(t->host_ms[0] == 0);
+    mgpu_task_graph_free(t);
+    mgpu_topology_free(topology);
+    mgpu_graph_free(g);
+}
+
+/* A measured time stands where the profile has one, for the kind that it was measured on. */
+static void check_profile(void)
+{
+    struct mgpu_topology *topology;
+    struct mgpu_task_graph *t;
+    struct mgpu_graph *g = plan_graph(plan_two_towers, 8);
+    struct mgpu_profile *p = mgpu_profile_new();
+    int matmul = 0;
+    while (strcmp(g->nodes[matmul]->op->name, "matmul"))
+        matmul++;
+    mgpu_profile_set(p, 1, 2, g->nodes[matmul], 123);
+    CHECK_OK(mgpu_topology_parse(&topology, "2xcpu"));
+    CHECK_OK(mgpu_tasks_build(&t, g, topology, MGPU_RATE_F32, p));
+    int measured = 0;
+    for (int i = 0; i < t->tasks; i++)
+        measured += t->task[i].ms[0] == 123;
+    CHECK(measured == 2); /* both towers' products have one shape */
+    mgpu_task_graph_free(t);
+    topology->kind[0].busy = 1;
+    CHECK_OK(mgpu_tasks_build(&t, g, topology, MGPU_RATE_F32, p));
+    for (int i = 0; i < t->tasks; i++)
+        CHECK(t->task[i].ms[0] != 123);
+    mgpu_task_graph_free(t);
+    mgpu_topology_free(topology);
+    mgpu_profile_free(p);
+    mgpu_graph_free(g);
+}
+
+/* x has four users: three sums of gradients are one task, of the node that made x. */
+static void check_sums(void)
+{
+    struct mgpu_task_graph *t = build(plan_branches, 4, "2xcpu");
+    check_shape(t);
+    int x = group_of(t, "x"), into = 0, sum = -1;
+    for (int i = 0; i < t->edges; i++) {
+        const struct mgpu_task *from = &t->task[t->edge[i].from], *to = &t->task[t->edge[i].to];
+        if (to->group == x && to->phase == MGPU_PHASE_BACKWARD && from->group != x &&
+            from->phase == MGPU_PHASE_BACKWARD) {
+            CHECK(sum < 0 || sum == t->edge[i].to);
+            sum = t->edge[i].to;
+            into++;
+        }
+    }
+    CHECK(into == 4); /* from p, q, r, t */
+    mgpu_task_graph_free(t);
+}
+
+/* Running statistics become the mean over the replicas. */
+static void check_other_sums(void)
+{
+    struct mgpu_topology *topology;
+    struct mgpu_applied applied;
+    struct mgpu_plan *plan = mgpu_plan_data(2);
+    struct mgpu_graph *g = plan_graph(plan_norm, 4);
+    CHECK_OK(mgpu_topology_parse(&topology, "2xcpu"));
+    struct mgpu_ring ring = mgpu_ring_of(topology, NULL, 2);
+    CHECK(mgpu_other_sums_ms(g, &ring) == 0);
+    CHECK_OK(mgpu_plan_apply(g, plan, 0, 1, &applied));
+    /* running mean and variance of 64 channels */
+    CHECK_NEAR(mgpu_other_sums_ms(g, &ring), 2 * mgpu_all_reduce_ms(&ring, 64 * 4), 1e-12);
+    mgpu_plan_free(plan);
+    mgpu_topology_free(topology);
+    mgpu_graph_free(g);
+}
+
+/* ---- Order ----------------------------------------------------------------------------------- */
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static const char *group_key(const struct mgpu_task_graph *t, const struct mgpu_task *k)
+{
+    return k->group < 0 ? t->param[k->param].name : k->key;
+}
+
+/* Every task and every edge as text, sorted: what must not depend on the order of nodes. */
+static char **texts(const struct mgpu_task_graph *t, int *count)
+{
+    char **text = calloc((size_t)(t->tasks + t->edges) + 1, sizeof *text), line[512];
+    *count = 0;
+    for (int i = 0; i < t->tasks; i++) {
+        const struct mgpu_task *k = &t->task[i];
+        snprintf(line, sizeof line, "task %s group %d phase %d class %d ms %.9g output %lld",
+                 group_key(t, k), k->group, k->phase, k->op_class, k->ms[0], (long long)k->output);
+        text[(*count)++] = strdup(line);
+    }
+    for (int i = 0; i < t->edges; i++) {
+        const struct mgpu_task *a = &t->task[t->edge[i].from], *b = &t->task[t->edge[i].to];
+        snprintf(line, sizeof line, "edge %s %d %d %d to %s %d %d %d bytes %lld", group_key(t, a),
+                 a->group, a->phase, a->op_class, group_key(t, b), b->group, b->phase, b->op_class,
+                 (long long)t->edge[i].bytes);
+        text[(*count)++] = strdup(line);
+    }
+    qsort(text, (size_t)*count, sizeof *text, by_text);
+    return text;
+}
+
+static void check_same(const char *a_model, const char *b_model)
+{
+    struct mgpu_task_graph *a = build(a_model, 8, "2xcpu"), *b = build(b_model, 8, "2xcpu");
+    int na, nb;
+    char **ta = texts(a, &na), **tb = texts(b, &nb);
+    CHECK_(na == nb, "%d and %d lines", na, nb);
+    for (int i = 0; i < na && i < nb; i++)
+        CHECK_(!strcmp(ta[i], tb[i]), "'%s' and '%s'", ta[i], tb[i]);
+    CHECK(a->groups == b->groups && a->params == b->params);
+    for (int i = 0; i < a->params && i < b->params; i++) {
+        CHECK(!strcmp(a->param[i].name, b->param[i].name));
+        CHECK(a->param[i].groups == b->param[i].groups);
+        for (int k = 0; k < a->param[i].groups; k++)
+            CHECK(a->param[i].group[k] == b->param[i].group[k]);
+    }
+    for (int i = 0; i < na; i++)
+        free(ta[i]);
+    for (int i = 0; i < nb; i++)
+        free(tb[i]);
+    free(ta);
+    free(tb);
+    mgpu_task_graph_free(a);
+    mgpu_task_graph_free(b);
+}
+
+static void check_order(void)
+{
+    static const char turned[] = "ir 9\nopset 17\ninput a float N 64\ninput b float N 64\n"
+                                 "init W float 64 64 = 0.01 0.02\n"
+                                 "x = MatMul(a, W)\n"
+                                 "r = Exp(x)\n"
+                                 "t = Mul(r, x)\n"
+                                 "q = Tanh(x)\n"
+                                 "p = Sigmoid(x)\n"
+                                 "s = Mul(p, q)\n"
+                                 "u = Add(s, t)\n"
+                                 "f = Neg(u)\n"
+                                 "y = Mul(f, b)\n"
+                                 "output y float N 64\n";
+    check_same(plan_two_towers, plan_two_towers_turned);
+    check_same(plan_branches, turned);
+}
+
+int main(void)
+{
+    check_two_towers();
+    check_edges();
+    check_costs();
+    check_profile();
+    check_sums();
+    check_other_sums();
+    check_order();
+    return test_end();
+}

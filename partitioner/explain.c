@@ -71,11 +71,18 @@ static const char *data_lost(const struct mgpu_search_run *run, const struct mgp
                                  "summing gradients takes %.3g ms, of which %.3g ms are not hidden "
                                  "behind backward",
                                  sums, exposed);
-    return mgpu_arena_format(
-        run->arena,
-        "%d samples a device take %.3g ms, for small batches use a device less "
-        "well",
-        (int)c->graph->batch, c->step_ms - exposed);
+    return mgpu_arena_format(run->arena,
+                             "with %lld samples a device still takes %.3g ms: smaller batches save "
+                             "little time",
+                             (long long)c->graph->batch, c->step_ms - exposed);
+}
+
+static bool on_one_device(const struct mgpu_candidate *c)
+{
+    for (int g = 1; g < c->graph->groups; g++)
+        if (c->device[g] != c->device[0])
+            return false;
+    return true;
 }
 
 static const char *placement_lost(const struct mgpu_search_run *run, const struct mgpu_candidate *c,
@@ -89,8 +96,12 @@ static const char *placement_lost(const struct mgpu_search_run *run, const struc
                                                                : "the longest path and the sums "
                                                                  "of gradients decide");
     double moving = transfer_ms(c);
+    if (on_one_device(c))
+        return "no placement on several devices is faster than one device";
     if (c->step_ms <= best->step_ms)
-        return "the gain over data parallelism is within the noise of a prediction (2 %)";
+        return mgpu_arena_format(run->arena,
+                                 "the gain over '%s' is within the noise of a prediction (2 %%)",
+                                 mgpu_tactic_name(best->strategy));
     if (moving > 0.1 * c->step_ms)
         return mgpu_arena_format(run->arena, "moving %s between devices takes %.3g ms in all",
                                  bytes_text(run->arena, (double)c->bytes_moved), moving);
@@ -129,6 +140,8 @@ static const char *why_won(const struct mgpu_search_run *run, const struct mgpu_
         if (r->candidate[i].strategy == MGPU_TACTIC_DATA &&
             r->candidate[i].replicas == run->devices)
             data = &r->candidate[i];
+    if (run->request->strategy)
+        return mgpu_arena_format(run->arena, "'%s' was asked for", run->request->strategy);
     if (won->strategy == MGPU_TACTIC_SINGLE)
         return run->devices > 1 ? "no use of more devices is predicted to be faster"
                                 : "there is one device";

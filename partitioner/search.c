@@ -9,8 +9,8 @@
 /* Predictions closer than this are taken for equal. */
 static const double NOISE = 0.02;
 
-/* Steps of simulation (mgpu_flow.size) in a millisecond on a slow core; a placement search may use one part in so many
- * of what is left. */
+/* Steps of simulation (mgpu_flow.size) in a millisecond on a slow core; a placement search may use
+ * one part in so many of what is left. */
 enum { STEPS_A_MS = 50000, SEARCHES = 8 };
 
 const char *mgpu_tactic_name(enum mgpu_tactic tactic)
@@ -216,13 +216,21 @@ static int try_data(struct mgpu_search_run *run, enum mgpu_tactic tactic, int va
 
 /* ---- Placement ------------------------------------------------------------------------------- */
 
-/* The least time of what may be chosen so far. */
-static double incumbent(const struct mgpu_search_run *run)
+static bool asked_for(const struct mgpu_search_run *run, enum mgpu_tactic tactic)
+{
+    const char *only = run->request->strategy;
+    return only && !strcmp(only, mgpu_tactic_name(tactic));
+}
+
+/* The least time of what may be chosen so far. A strategy that was asked for only competes with
+ * itself. */
+static double incumbent(const struct mgpu_search_run *run, enum mgpu_tactic tactic)
 {
     double least = INFINITY;
     for (int i = 0; i < run->tries; i++) {
         const struct mgpu_tried *t = &run->tried[i];
-        if (t->placed && !t->refused && !t->lacking && t->ms < least)
+        if (t->placed && !t->refused && !t->lacking && t->ms < least &&
+            (!asked_for(run, tactic) || t->tactic == tactic))
             least = t->ms;
     }
     return least;
@@ -248,14 +256,15 @@ static void place(struct mgpu_search_run *run, struct mgpu_tried *t, const int *
     mgpu_bound(&bounds, t->flow, &replica);
     t->bound = bounds.step;
     int64_t limit = run->limit / SEARCHES + t->flow->size;
-    if (t->bound < incumbent(run) * (1 - 1e-9)) {
+    if (t->bound < incumbent(run, t->tactic) * (1 - 1e-9)) {
         struct mgpu_place *p =
             mgpu_place_new(t->flow, &replica, t->bound, limit, run->request->seed);
+        p->apart = asked_for(run, t->tactic);
         t->proven = mgpu_place_search(p, from);
         copy_assignment(t->flow, &t->assignment, &p->best);
         t->ms = p->best_ms;
         t->lacking = p->best_lacking;
-        t->placed = true;
+        t->placed = p->best_lacking < INT64_MAX;
         run->limit -= p->effort;
         mgpu_place_free(p);
     }
@@ -381,8 +390,9 @@ static int try_all_placements(struct mgpu_search_run *run, int most)
             rc = bound_replicas(&list[count++], run, r);
     qsort(list, (size_t)count, sizeof *list, compare_prospects);
     for (int i = 0; i < count && rc >= 0; i++)
-        rc = list[i].bound < incumbent(run) * (1 - 1e-9) ? try_placements(run, &list[i])
-                                                         : rule_out(run, &list[i]);
+        rc = list[i].bound < incumbent(run, tactic_of(list[i].replicas)) * (1 - 1e-9)
+                 ? try_placements(run, &list[i])
+                 : rule_out(run, &list[i]);
     free(list);
     return rc;
 }
@@ -413,24 +423,26 @@ static bool may_choose(const struct mgpu_search_run *run, const struct mgpu_trie
            (!only || !strcmp(only, mgpu_tactic_name(t->tactic)));
 }
 
-/* The fastest; of equals the simpler, which was tried first. Data parallelism where what is faster
- * is so by noise only and is no baseline. */
-static int choose(const struct mgpu_search_run *run)
+/* The fastest that may be chosen, of the baselines or of all; of equals the simpler, which was
+ * tried first; -1: none. */
+static int fastest(const struct mgpu_search_run *run, bool baselines)
 {
-    int best = -1, data = -1;
+    int best = -1;
     for (int i = 0; i < run->tries; i++) {
         const struct mgpu_tried *t = &run->tried[i];
-        if (!may_choose(run, t))
-            continue;
-        if (best < 0 || t->ms < run->tried[best].ms)
+        if (may_choose(run, t) && (!baselines || t->tactic <= MGPU_TACTIC_DATA) &&
+            (best < 0 || t->ms < run->tried[best].ms))
             best = i;
-        if (t->tactic == MGPU_TACTIC_DATA && (data < 0 || t->ms < run->tried[data].ms))
-            data = i;
     }
-    if (best >= 0 && data >= 0 && run->tried[best].tactic > MGPU_TACTIC_DATA &&
-        run->tried[data].ms * (1 - NOISE) <= run->tried[best].ms &&
-        (run->tried[0].refused || run->tried[0].lacking || run->tried[data].ms <= run->tried[0].ms))
-        return data;
+    return best;
+}
+
+/* The faster baseline, unless something else is faster by more than noise. */
+static int choose(const struct mgpu_search_run *run)
+{
+    int best = fastest(run, false), base = fastest(run, true);
+    if (base >= 0 && run->tried[base].ms * (1 - NOISE) <= run->tried[best].ms)
+        return base;
     return best;
 }
 
@@ -441,6 +453,8 @@ static bool listed(const struct mgpu_search_run *run, int index, int chosen)
     if (index == chosen ||
         (t->tactic == MGPU_TACTIC_DATA && t->replicas == run->devices && !t->variant))
         return true;
+    if (t->tactic == MGPU_TACTIC_DATA && t->refused)
+        return false; /* said once */
     for (int i = 0; i < run->tries; i++) {
         const struct mgpu_tried *o = &run->tried[i];
         if (o->tactic != t->tactic || o->variant != t->variant || i == index)

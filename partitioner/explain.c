@@ -77,6 +77,23 @@ static const char *data_lost(const struct mgpu_search_run *run, const struct mgp
                              (long long)c->graph->batch, c->step_ms - exposed);
 }
 
+const char *mgpu_bound_text(const struct mgpu_bounds *b)
+{
+    if (b->sums >= b->step)
+        return "the longest path and the sums of gradients";
+    if (b->path >= b->step)
+        return "the longest path";
+    return b->work >= b->group ? "all work divided among the devices" : "the longest node";
+}
+
+/* c->why says what decides. */
+static const char *ruled_out(const struct mgpu_search_run *run, const struct mgpu_candidate *c)
+{
+    return mgpu_arena_format(run->arena,
+                             "no placement on %d devices%s takes less than %.4g ms (%s)", c->ranks,
+                             c->replicas > 1 ? " a replica" : "", c->lower_bound_ms, c->why);
+}
+
 static bool on_one_device(const struct mgpu_candidate *c)
 {
     for (int g = 1; g < c->graph->groups; g++)
@@ -88,13 +105,6 @@ static bool on_one_device(const struct mgpu_candidate *c)
 static const char *placement_lost(const struct mgpu_search_run *run, const struct mgpu_candidate *c,
                                   const struct mgpu_candidate *best)
 {
-    if (!c->tried)
-        return mgpu_arena_format(run->arena,
-                                 "no placement on %d devices%s can take less than %.4g ms: %s",
-                                 c->ranks, c->replicas > 1 ? " a replica" : "", c->lower_bound_ms,
-                                 c->lower_bound_ms == INFINITY ? "the parameters do not fit"
-                                                               : "the longest path and the sums "
-                                                                 "of gradients decide");
     double moving = transfer_ms(c);
     if (on_one_device(c))
         return "no placement on several devices is faster than one device";
@@ -113,9 +123,11 @@ static const char *placement_lost(const struct mgpu_search_run *run, const struc
 static const char *why_lost(const struct mgpu_search_run *run, const struct mgpu_candidate *c,
                             const struct mgpu_candidate *best)
 {
+    if (!c->tried)
+        return ruled_out(run, c);
     if (c->why)
         return c->why;
-    if (c->tried && !c->feasible)
+    if (!c->feasible)
         return lacking(run, c);
     switch (c->strategy) {
     case MGPU_TACTIC_SINGLE:

@@ -255,6 +255,7 @@ static void place(struct mgpu_search_run *run, struct mgpu_tried *t, const int *
     make_replica(run, &replica, t->replicas, t->ranks, arena);
     mgpu_bound(&bounds, t->flow, &replica);
     t->bound = bounds.step;
+    t->decides = mgpu_bound_text(&bounds);
     int64_t limit = run->limit / SEARCHES + t->flow->size;
     if (t->bound < incumbent(run, t->tactic) * (1 - 1e-9)) {
         struct mgpu_place *p =
@@ -314,6 +315,7 @@ static int *carry_over(const struct mgpu_tried *t, const struct mgpu_flow *to,
 struct prospect {
     int replicas;
     double bound;
+    const char *decides;
 };
 
 static int compare_prospects(const void *a, const void *b)
@@ -344,7 +346,7 @@ static int bound_replicas(struct prospect *out, struct mgpu_search_run *run, int
     if (replicas == 1)
         run->whole = bounds;
     run->bound = fmin(run->bound, bounds.step);
-    *out = (struct prospect){replicas, bounds.step};
+    *out = (struct prospect){replicas, bounds.step, mgpu_bound_text(&bounds)};
     return 0;
 }
 
@@ -376,7 +378,9 @@ static int rule_out(struct mgpu_search_run *run, const struct prospect *now)
     const struct mgpu_flow *f;
     int ranks = run->devices / now->replicas;
     MGPU_TRY(get_flow(&f, run, 0, now->replicas, now->replicas * ranks));
-    add_try(run, tactic_of(now->replicas), 0, now->replicas, ranks, f)->bound = now->bound;
+    struct mgpu_tried *t = add_try(run, tactic_of(now->replicas), 0, now->replicas, ranks, f);
+    t->bound = now->bound;
+    t->decides = now->decides;
     return 0;
 }
 

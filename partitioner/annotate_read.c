@@ -143,8 +143,11 @@ static int read_node(struct reader *r, const Onnx__NodeProto *n)
             MGPU_TRY(node_place(r, n, n->device_configurations[i], &place));
     if (place < 0 || !n->n_output)
         return 0;
-    r->plan->node[r->plan->nodes++] = (struct mgpu_plan_node){
-        .output = n->output[0], .name = n->name, .type = n->op_type, .place = place};
+    r->plan->node[r->plan->nodes++] =
+        (struct mgpu_plan_node){.output = mgpu_arena_string(r->plan->arena, n->output[0]),
+                                .name = mgpu_arena_string(r->plan->arena, n->name),
+                                .type = mgpu_arena_string(r->plan->arena, n->op_type),
+                                .place = place};
     return 0;
 }
 

@@ -152,7 +152,8 @@ int mgpu_pins_apply(int *device, const struct mgpu_outline *o, const struct mgpu
     for (int i = 0; i < o->nodes; i++)
         device[i] = -1;
     for (int i = 0; rc == 0 && pins->pin && pins->pin[i]; i++)
-        rc = mgpu_prefix(pin(device, o, pins, arena, pins->pin[i]), "--pin '%s'", pins->pin[i]);
+        rc = mgpu_prefix(pin(device, o, pins, arena, pins->pin[i]), "%s '%s'", pins->option,
+                         pins->pin[i]);
     if (rc == 0 && pins->merge)
         rc = mgpu_prefix(merge(device, o, pins, arena), "--merge %s", pins->merge);
     mgpu_arena_free(arena);

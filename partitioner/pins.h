@@ -5,6 +5,7 @@
 #include "partitioner/outline.h"
 
 struct mgpu_pins {
+    const char *option;     /* what messages call the pins: "--pin" */
     const char *const *pin; /* "PATTERN=DEVICE", ends with NULL; NULL: none */
     const char *merge;      /* a device, or NULL */
     int devices;

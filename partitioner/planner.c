@@ -180,7 +180,8 @@ static int run(struct mgpu_planner *p)
     MGPU_TRY(settle_pins(p));
     MGPU_TRY(settle_division(p));
     MGPU_TRY(settle_profile(p));
-    return mgpu_prefix(search(p), "%s", p->model->path);
+    MGPU_TRY(mgpu_prefix(search(p), "%s", p->model->path));
+    return p->options->compile ? mgpu_prefix(mgpu_planner_memory(p), "%s", p->model->path) : 0;
 }
 
 int mgpu_planner_run(struct mgpu_planned **out, const struct mgpu_planner_model *model,

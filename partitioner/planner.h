@@ -28,12 +28,15 @@ struct mgpu_planner_options {
     const char *devices; /* topology.h */
     int64_t batch;
     const char *strategy;   /* "auto" (or NULL), "single", "data", "branch", "hybrid", "stacked" */
+    const char *pin_option; /* what messages call pins; NULL: "--pin" */
     const char *const *pin; /* "PATTERN=DEVICE"; ends with NULL; NULL: none */
     const char *merge, *weights_on; /* devices, or NULL */
     int64_t memory;                 /* bytes of each device; 0: as the topology says */
     const char *precision;          /* "f64", "f32" (or NULL), "tf32", "bf16", "f16" */
     const char *profile;            /* file of measured costs, or NULL */
     double search_ms;               /* of one core, about; 0: a default */
+
+    bool compile; /* CPU plans are compiled, for their exact memory */
 
     /* Times this model's operators on the devices, which must be here, and keeps them in `profile`
      * when it is given. Progress: what is measured, and the share that is done; may be NULL. */

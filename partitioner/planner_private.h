@@ -31,6 +31,9 @@ struct mgpu_planner {
 /* Times the operators at the batches that single, branch-wise and data parallel steps have. */
 int mgpu_planner_measure(struct mgpu_planner *planner);
 
+/* Puts exact memory in place of the search's estimates: of the chosen plan and of the baselines. */
+int mgpu_planner_memory(struct mgpu_planner *planner);
+
 /* The result as a plan and a report. */
 int mgpu_planner_report(struct mgpu_planner *planner, const struct mgpu_search_result *result);
 

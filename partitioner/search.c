@@ -222,17 +222,19 @@ static bool asked_for(const struct mgpu_search_run *run, enum mgpu_tactic tactic
     return only && !strcmp(only, mgpu_tactic_name(tactic));
 }
 
-/* The least time of what may be chosen so far. A strategy that was asked for only competes with
- * itself. */
-static double incumbent(const struct mgpu_search_run *run, enum mgpu_tactic tactic)
+static bool may_choose(const struct mgpu_search_run *run, const struct mgpu_tried *t)
+{
+    return t->placed && !t->refused && !t->lacking &&
+           (!run->request->strategy || asked_for(run, t->tactic));
+}
+
+/* The least time of what may be chosen so far. */
+static double incumbent(const struct mgpu_search_run *run)
 {
     double least = INFINITY;
-    for (int i = 0; i < run->tries; i++) {
-        const struct mgpu_tried *t = &run->tried[i];
-        if (t->placed && !t->refused && !t->lacking && t->ms < least &&
-            (!asked_for(run, tactic) || t->tactic == tactic))
-            least = t->ms;
-    }
+    for (int i = 0; i < run->tries; i++)
+        if (may_choose(run, &run->tried[i]) && run->tried[i].ms < least)
+            least = run->tried[i].ms;
     return least;
 }
 
@@ -257,7 +259,7 @@ static void place(struct mgpu_search_run *run, struct mgpu_tried *t, const int *
     t->bound = bounds.step;
     t->decides = mgpu_bound_text(&bounds);
     int64_t limit = run->limit / SEARCHES + t->flow->size;
-    if (t->bound < incumbent(run, t->tactic) * (1 - 1e-9)) {
+    if (t->bound < incumbent(run) * (1 - 1e-9)) {
         struct mgpu_place *p =
             mgpu_place_new(t->flow, &replica, t->bound, limit, run->request->seed);
         p->apart = asked_for(run, t->tactic);
@@ -394,9 +396,8 @@ static int try_all_placements(struct mgpu_search_run *run, int most)
             rc = bound_replicas(&list[count++], run, r);
     qsort(list, (size_t)count, sizeof *list, compare_prospects);
     for (int i = 0; i < count && rc >= 0; i++)
-        rc = list[i].bound < incumbent(run, tactic_of(list[i].replicas)) * (1 - 1e-9)
-                 ? try_placements(run, &list[i])
-                 : rule_out(run, &list[i]);
+        rc = list[i].bound < incumbent(run) * (1 - 1e-9) ? try_placements(run, &list[i])
+                                                         : rule_out(run, &list[i]);
     free(list);
     return rc;
 }
@@ -419,13 +420,6 @@ static int try_all(struct mgpu_search_run *run)
 }
 
 /* ---- The choice ------------------------------------------------------------------------------ */
-
-static bool may_choose(const struct mgpu_search_run *run, const struct mgpu_tried *t)
-{
-    const char *only = run->request->strategy;
-    return t->placed && !t->refused && !t->lacking &&
-           (!only || !strcmp(only, mgpu_tactic_name(t->tactic)));
-}
 
 /* The fastest that may be chosen, of the baselines or of all; of equals the simpler, which was
  * tried first; -1: none. */

@@ -93,6 +93,8 @@ double mgpu_task_ms(const struct mgpu_flow *flow, const struct mgpu_replica *rep
 {
     const double *ms = flow->task[position].ms;
     uint64_t kinds = replica->kinds[device];
+    if (!kinds) /* a pin to a device of another replica */
+        kinds = UINT64_C(1) << replica->topology->device[device].kind;
     double worst = ms[__builtin_ctzll(kinds)];
     for (kinds &= kinds - 1; kinds; kinds &= kinds - 1)
         worst = fmax(worst, ms[__builtin_ctzll(kinds)]);

@@ -26,7 +26,7 @@ struct mgpu_replica {
     int64_t bucket_bytes;     /* a bucket of gradients is closed when it holds this many */
     uint64_t *kinds;          /* by device of the first replica: kinds of it and its counterparts */
     int64_t *memory;          /* the least of theirs */
-    struct mgpu_ring *sum;   /* by rank: it and its counterparts */
+    struct mgpu_ring *sum;    /* by rank: it and its counterparts */
     double *gather, *scatter; /* by device: ms a byte to and from weights_on, by all replicas */
     int channels;
 };

@@ -146,6 +146,7 @@ static int planner_options(struct mgpu_planner_options *out, const struct mgpu_o
                                          .weights_on = p->weights_on,
                                          .precision = o->precision,
                                          .profile = p->profile,
+                                         .compile = true,
                                          .measure = p->measure,
                                          .progress = p->progress,
                                          .progress_context = p->progress_context};

@@ -1,4 +1,5 @@
 /* Which plan runs: from a file, from the planner, or plain data parallelism. */
+#include "partitioner/annotate.h"
 #include "partitioner/plan_check.h"
 #include "partitioner/planner.h"
 #include "runtime/base/nearest.h"
@@ -49,6 +50,21 @@ static int take_plan(struct mgpu_trainer *t, int *ranks)
     return 0;
 }
 
+/* A plan.json, or the ONNX file that a plan was written into as annotations. */
+static int read_file(struct mgpu_trainer *t)
+{
+    const char *path = t->options.plan, *dot = strrchr(path, '.');
+    struct mgpu_onnx_file *file;
+    if (!dot || strcmp(dot, ".onnx") != 0)
+        return mgpu_plan_file_read(&t->plan_file, path);
+    MGPU_TRY(mgpu_onnx_read(&file, path));
+    int rc = mgpu_annotate_read(&t->plan_file, file);
+    mgpu_onnx_free(file);
+    return rc == 0 && !t->plan_file
+               ? mgpu_fail(MGPU_EINVALID, "%s: no node says on which device it runs", path)
+               : rc;
+}
+
 static int check_file(struct mgpu_trainer *t)
 {
     struct mgpu_graph *g;
@@ -57,6 +73,8 @@ static int check_file(struct mgpu_trainer *t)
                           : t->losses           ? MGPU_MODE_EVALUATE
                                                 : MGPU_MODE_PREDICT;
     MGPU_TRY(mgpu_sha256_file(hash, t->path));
+    if (!*t->plan_file->sha256) /* annotations: they stand in a model of their own */
+        t->plan_file->sha256 = mgpu_arena_string(t->plan_file->arena, hash);
     MGPU_TRY(mgpu_build_graph(&g, t, mode, t->batch));
     struct mgpu_outline *outline = mgpu_outline_new(g);
     mgpu_graph_free(g);
@@ -74,7 +92,7 @@ static int from_file(struct mgpu_trainer *t, int *ranks)
     if (o->deterministic || (o->strategy && strcmp(o->strategy, "auto")))
         return mgpu_fail(MGPU_EUSAGE, "--plan says how the devices are used: no --strategy or "
                                       "--deterministic beside it");
-    MGPU_TRY(mgpu_prefix(mgpu_plan_file_read(&t->plan_file, o->plan), "--plan"));
+    MGPU_TRY(mgpu_prefix(read_file(t), "--plan"));
     MGPU_TRY(mgpu_prefix(check_file(t), "--plan %s", o->plan));
     if (o->devices && t->device_count != t->plan_file->devices)
         return mgpu_fail(MGPU_EUSAGE, "--plan %s: is for %d devices, --devices names %d", o->plan,
@@ -107,6 +125,7 @@ static int from_planner(struct mgpu_trainer *t, enum choice choice, int *ranks)
     struct mgpu_planner_options options = {.devices = o->devices,
                                            .batch = t->batch,
                                            .strategy = strategies[choice],
+                                           .pin_option = "--place",
                                            .pin = o->place,
                                            .merge = o->merge,
                                            .weights_on = o->weights_on,

@@ -133,6 +133,60 @@ static void test_table(void)
     CHECK(unlink(build_path("plan.json")) == 0);
 }
 
+/* A strategy that was asked for is planned, whatever is faster. */
+static void test_strategies(void)
+{
+    static const char *const strategies[] = {"single", "data", "branch"};
+    for (int i = 0; i < 3; i++) {
+        char arguments[256];
+        snprintf(arguments, sizeof arguments, TWO "--plan plan.json --strategy %s", strategies[i]);
+        CHECK_RUN(arguments);
+        struct mgpu_plan_file *p = read_plan("plan.json");
+        CHECK(p && !strcmp(p->strategy, strategies[i]));
+        mgpu_plan_file_free(p);
+    }
+    unlink(build_path("plan.json"));
+}
+
+static double number_in(struct json_object *o, const char *a, const char *b, const char *c)
+{
+    const char *const keys[] = {a, b, c};
+    for (int i = 0; i < 3; i++)
+        if (keys[i] && !json_object_object_get_ex(o, keys[i], &o))
+            return -1;
+    return json_object_get_double(o);
+}
+
+/* A plan is run here: all is measured, and memory is never more than was predicted. */
+static void test_verify(void)
+{
+    CHECK_RUN(TWO "--devices cpu:0,cpu:1 --pin input:a=cpu:0 --pin input:b=cpu:1 --plan plan.json");
+    struct mgpu_plan_file *p = read_plan("plan.json");
+    CHECK_RUN("two.onnx --verify plan.json --json");
+    struct json_object *o = json_tokener_parse(out);
+    CHECK(o != NULL);
+    CHECK_NEAR(number_in(o, "step_ms", "predicted", NULL), p ? p->predicted.step_ms : 0, 1e-9);
+    CHECK(number_in(o, "step_ms", "measured", NULL) > 0 && number_in(o, "steps", NULL, NULL) >= 10);
+    CHECK(number_in(o, "class_ms", "matmul", "measured") > 0);
+    CHECK(number_in(o, "class_ms", "matmul", "predicted") > 0);
+    CHECK(number_in(o, "class_ms", "communication", "predicted") > 0);
+    for (int i = 0; p && i < 2; i++) {
+        double bytes = number_in(o, "memory_bytes", p->label[i], "measured");
+        double predicted = (double)p->predicted.memory_bytes[i];
+        CHECK(bytes > 0 && bytes <= predicted && predicted <= 1.01 * bytes);
+    }
+    json_object_put(o);
+    mgpu_plan_file_free(p);
+    CHECK_RUN("two.onnx --verify plan.json");
+    CHECK(strstr(out, "matmul") && strstr(out, "cpu:1") && strstr(out, "predicted"));
+    make_onnx_file(build_path("other.onnx"), "input a float N 64\n"
+                                             "init W float 64 8 = 0.5\n"
+                                             "y = MatMul(a, W)\n"
+                                             "output y float N 8\n");
+    CHECK_REFUSED("other.onnx --verify plan.json", 1, "a plan for another model: for two.onnx");
+    unlink(build_path("plan.json"));
+}
+
 /* The plan on stdout is the file; the table then goes to stderr. */
 static void test_stdout(void)
 {
@@ -372,6 +426,8 @@ int main(void)
     build_begin();
     make_models();
     test_table();
+    test_strategies();
+    test_verify();
     test_stdout();
     test_pins();
     test_pinned_again();

@@ -207,7 +207,8 @@ static void test_wrong_files(void)
     for (size_t n = 0; n + 2 < size; n++) /* cut anywhere before the last brace */
         read_fails(text, n, "not a whole plan");
     read_fails("[]", 2, "a plan is a JSON object");
-    CHECK_FAILS(mgpu_plan_file_read(&p, build_path("none.json")), "No such file");
+    struct mgpu_plan_file *none;
+    CHECK_FAILS(mgpu_plan_file_read(&none, build_path("none.json")), "No such file");
     free(text);
     mgpu_plan_file_free(p);
 }

@@ -37,6 +37,12 @@ static bool on_owner(const struct mgpu_flow_task *t, const struct mgpu_replica *
     return t->group < 0 || (t->phase == MGPU_PHASE_UPDATE && r->weights_on >= 0);
 }
 
+/* Pins name one device, so replicas cannot obey them; their bound does without. */
+static int pin_of(const struct mgpu_flow *f, const struct mgpu_replica *r, int group)
+{
+    return r->replicas > 1 ? -1 : f->pin[group];
+}
+
 static double group_ms(const struct mgpu_flow *f, const struct mgpu_replica *r, int group,
                        int device)
 {
@@ -64,7 +70,7 @@ static void bound_work(struct mgpu_bounds *b, const struct mgpu_flow *f,
     b->work = b->group = 0;
     for (int g = 0; g < f->groups; g++) {
         double share = INFINITY, least = INFINITY, ms;
-        int pin = f->pin[g];
+        int pin = pin_of(f, r, g);
         for (int k = 0; k < c.classes; k++) {
             ms = group_ms(f, r, g, c.device[k]);
             least = fmin(least, ms);
@@ -87,7 +93,7 @@ static void bound_work(struct mgpu_bounds *b, const struct mgpu_flow *f,
 static int place_of(const struct mgpu_flow *f, const struct mgpu_replica *r, int position)
 {
     const struct mgpu_flow_task *t = &f->task[position];
-    return on_owner(t, r) ? r->weights_on : f->pin[t->group];
+    return on_owner(t, r) ? r->weights_on : pin_of(f, r, t->group);
 }
 
 static double least_ms(const struct mgpu_flow *f, const struct mgpu_replica *r,

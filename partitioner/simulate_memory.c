@@ -138,6 +138,14 @@ static void keep(const struct mgpu_simulator *s, const struct mgpu_assignment *a
         }
 }
 
+/* An owner in another replica than the first also computes, as its counterpart does. */
+static void add_counterpart(struct mgpu_simulator *s)
+{
+    const struct mgpu_replica *r = s->replica;
+    if (r->weights_on >= r->ranks && r->weights_on < r->ranks * r->replicas)
+        s->peak[r->weights_on] += s->peak[r->weights_on % r->ranks];
+}
+
 int64_t mgpu_simulate_memory(struct mgpu_simulator *s, const struct mgpu_assignment *a)
 {
     struct mgpu_slots *m = s->slots ? s->slots : (s->slots = new_slots(s));
@@ -154,8 +162,10 @@ int64_t mgpu_simulate_memory(struct mgpu_simulator *s, const struct mgpu_assignm
             most = held > most ? held : most;
         }
         s->peak[d] += most;
+    }
+    add_counterpart(s);
+    for (int d = 0; d < m->devices; d++)
         if (s->peak[d] - s->replica->memory[d] > lacking)
             lacking = s->peak[d] - s->replica->memory[d];
-    }
     return lacking;
 }

@@ -126,9 +126,9 @@ void mgpu_kind_of_cpu(struct mgpu_device_kind *kind, int threads, int busy)
     double peak = vector_flops() * 2.5e9 * threads;
     *kind = (struct mgpu_device_kind){.name = "cpu",
                                       .flops = {peak / 2, peak, peak, peak},
-                                      .bytes = 12e9 * threads,
+                                      .bytes = 20e9 * threads,
                                       .launch_ms = 1e-3,
-                                      .efficiency_compute = 0.7,
+                                      .efficiency_compute = 0.5,
                                       .efficiency_memory = 0.8,
                                       .interference = CPU_INTERFERENCE,
                                       .threads = threads,

@@ -58,6 +58,7 @@ struct mgpu_options {
     /* run */
     int64_t epochs, steps, steps_per_epoch;
     bool as_exported;
+    bool profile; /* mgpu_trainer_profile will be called */
     /* without training: nothing is needed but inputs */
     bool inference;       /* evaluate, predict: no gradient, no optimizer */
     bool predict;         /* mgpu_predict will be called */
@@ -138,6 +139,9 @@ struct mgpu_facts {
     const char *batch_norm; /* "per rank", ...; NULL: no statistics are taken in training */
 };
 void mgpu_trainer_facts(const struct mgpu_trainer *trainer, struct mgpu_facts *facts);
+/* What each instruction of a training step took so far, on the mean, as a trace for Perfetto or
+ * chrome://tracing. */
+int mgpu_trainer_profile(const struct mgpu_trainer *trainer, const char *path);
 /* The plan, memory and what will be saved, for --dry-run. */
 int mgpu_trainer_describe(struct mgpu_trainer *trainer, FILE *to);
 

@@ -133,6 +133,16 @@ static int train(struct mgpu_trainer *t, const struct mgpu_train_command *c,
     return interrupted ? 0 : rc;
 }
 
+static int save_profile(struct mgpu_trainer *t, const struct mgpu_train_command *c,
+                        struct mgpu_train_result *result)
+{
+    MGPU_TRY(mgpu_trainer_profile(t, c->profile));
+    mgpu_result_saved(result, c->profile);
+    if (!c->quiet)
+        fprintf(stderr, "saved %s (open it in https://ui.perfetto.dev)\n", c->profile);
+    return 0;
+}
+
 static int save(struct mgpu_trainer *t, const struct mgpu_train_command *c,
                 struct mgpu_train_result *result)
 {
@@ -189,6 +199,8 @@ static int train_and_save(struct mgpu_trainer *t, const struct mgpu_train_comman
     say_start(c, f);
     MGPU_TRY(train(t, c, f, result));
     MGPU_TRY(save(t, c, result));
+    if (c->profile)
+        MGPU_TRY(save_profile(t, c, result));
     if (interrupted)
         return mgpu_fail(MGPU_EINVALID, "interrupted after step %lld of %lld%s",
                          (long long)result->steps, (long long)f->total_steps,
@@ -205,6 +217,8 @@ static int job(const struct mgpu_train_command *c, struct mgpu_train_result *res
         return mgpu_report(c->model, &c->options, c->json, stdout);
     for (int i = 0; c->save && c->save[i]; i++)
         MGPU_TRY(mgpu_check_target(c->save[i]));
+    if (c->profile)
+        MGPU_TRY(mgpu_check_target(c->profile));
     MGPU_TRY(mgpu_trainer_new(&t, c->model, &c->options));
     mgpu_trainer_facts(t, &facts);
     int rc = c->dry_run           ? mgpu_trainer_describe(t, stdout)

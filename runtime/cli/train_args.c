@@ -133,6 +133,11 @@ const struct mgpu_arg mgpu_train_table[] = {
      .otherwise = 20,
      .value = "N",
      .help = "compare gradients with differences, N elements a weight, in f64"},
+    {.name = "profile",
+     .kind = MGPU_ARG_TEXT,
+     .offset = FIELD(profile),
+     .value = "TRACE.json",
+     .help = "what each instruction of a step takes, for Perfetto"},
     OWN("log-steps", log_steps, "print each step's loss on stdout"),
     OWN("json", json, "results as one JSON object, the last line of stdout"),
     OWN("quiet", quiet, "no talk on stderr"),
@@ -185,6 +190,8 @@ static int check(struct mgpu_train_command *c)
                              c->save[i]);
     if (c->save && modes)
         return mgpu_fail(MGPU_EUSAGE, "--save: nothing is trained, so nothing is saved");
+    if (c->profile && modes)
+        return mgpu_fail(MGPU_EUSAGE, "--profile: nothing is trained, so there is nothing to time");
     if (c->predict && !has_extension(c->predict, predictions))
         return mgpu_fail(MGPU_EUSAGE, "--predict %s: the name must end in .npz or .h5", c->predict);
     return 0;
@@ -211,6 +218,7 @@ int mgpu_train_parse(struct mgpu_train_command *c, int argc, char **argv)
     c->options.deterministic = (int)c->deterministic;
     c->options.inference = c->evaluate || c->predict;
     c->options.predict = c->predict != NULL;
+    c->options.profile = c->profile != NULL;
     c->options.check_gradients = c->check_gradients > 0;
     if (c->check_gradients)
         c->options.precision = "f64";

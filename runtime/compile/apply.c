@@ -1,6 +1,7 @@
 /* The pass that applies a plan: follows how each value is spread over the ranks (op->split) and
  * adds the communication that this asks for. */
 #include "runtime/base/status.h"
+#include "runtime/compile/batch_facts.h"
 #include "runtime/compile/places.h"
 #include "runtime/graph/step_scalar.h"
 #include "runtime/ops/accumulate.h"
@@ -27,6 +28,7 @@ struct pass {
     int replica, place; /* of the rank that the graph is made for */
     int old_values;     /* values of the whole graph, before the pass made more */
     uint64_t *users;    /* by id of those: the places that need it */
+    bool *steers;       /* by id of those: an output or a gradient depends on it */
 
     /* by value id; grown as values are made */
     int known;
@@ -73,36 +75,11 @@ static struct mgpu_value *current(struct pass *p, struct mgpu_value *v)
     return v;
 }
 
-static int batch_axis(const struct mgpu_value *v)
-{
-    for (int k = 0; k < v->rank; k++)
-        if (mgpu_dim_has(v->dims[k], MGPU_BATCH))
-            return k;
-    return -1;
-}
-
 /* ---- Where values come from ------------------------------------------------------------------ */
-
-/* Equal along `axis`: what a rank makes of it at its own size is its part of the whole. */
-static bool uniform_along(const struct mgpu_value *v, int axis)
-{
-    int64_t inner = 1, outer = 1, n = v->dims[axis].value;
-    for (int k = 0; k < axis; k++)
-        outer *= v->dims[k].value;
-    for (int k = axis + 1; k < v->rank; k++)
-        inner *= v->dims[k].value;
-    size_t row = (size_t)inner * mgpu_dtype_size(v->type);
-    const char *data = v->data;
-    for (int64_t o = 0; o < outer; o++)
-        for (int64_t i = 1; i < n; i++)
-            if (memcmp(data + (size_t)(o * n) * row, data + (size_t)(o * n + i) * row, row))
-                return false;
-    return true;
-}
 
 static int source_state(struct pass *p, const struct mgpu_value *v)
 {
-    int axis = batch_axis(v);
+    int axis = mgpu_batch_axis(v);
     struct mgpu_split *s = &p->state[v->id];
     *s = axis >= 0 ? mgpu_split_make(MGPU_SPLIT_AXIS, axis, 1) : REPLICATED;
     int owner = v->kind == MGPU_VALUE_PARAMETER ? p->places.owner[v->index] : -1;
@@ -135,24 +112,13 @@ static int mixes(struct pass *p, const struct mgpu_node *node, const struct mgpu
                          : "cut into pieces (--accumulate)");
 }
 
-/* Integers that came from the batch's size (N - 1, to gather the last sample by). */
-static bool holds_batch(const struct mgpu_value *v)
-{
-    for (int64_t i = 0, n = v->ints ? mgpu_value_count(v) : 0; i < n; i++)
-        if (!mgpu_dim_is_const(v->ints[i]))
-            return true;
-    return false;
-}
-
-/* A constant that depends on the batch in another way than by its shape. */
 static int check_constants(struct pass *p, const struct mgpu_node *node)
 {
     for (int i = 0; i < node->inputs; i++) {
         const struct mgpu_value *v = node->input[i];
         if (!v || v->kind != MGPU_VALUE_CONSTANT)
             continue;
-        int axis = batch_axis(v);
-        if (v->tainted || holds_batch(v) || (axis >= 0 && !uniform_along(v, axis)))
+        if (mgpu_mixes_samples(v))
             return mixes(p, node, v);
     }
     return 0;
@@ -358,6 +324,25 @@ static int add_gradient(struct pass *p, int place, struct mgpu_value *v)
 /* ---- One node -------------------------------------------------------------------------------- */
 
 static int process(struct pass *p, struct mgpu_node *node);
+static int settle_gradient(struct pass *p, struct mgpu_node *node, struct mgpu_value *v);
+
+/* What the node is now replaces its outputs. Gradients of the pieces add up when all that takes
+ * this piece's own has taken it. */
+static int stand_in(struct pass *p, struct mgpu_node *node, struct mgpu_value **made)
+{
+    grow(p);
+    for (int i = 0; i < node->outputs; i++) {
+        struct mgpu_value *v = node->output[i];
+        if (!v || !made[i])
+            continue;
+        p->instead[v->id] = made[i];
+        struct mgpu_value *now = current(p, v);
+        p->gradient_of[now->id] = p->gradient_of[v->id];
+        if (p->pieces > 1 && p->gradient_of[v->id] >= 0)
+            MGPU_TRY(settle_gradient(p, node, now));
+    }
+    return 0;
+}
 
 /* Writes the node as others that can be split, and takes those through the pass. */
 static int expand(struct pass *p, struct mgpu_node *node)
@@ -379,18 +364,25 @@ static int expand(struct pass *p, struct mgpu_node *node)
         rc = process(p, nodes[i]);
     p->expanding = outside;
     free(nodes);
-    grow(p);
-    for (int i = 0; i < node->outputs && rc == 0; i++)
-        if (node->output[i] && out[i])
-            p->instead[node->output[i]->id] = out[i];
-    return rc;
+    return rc < 0 ? rc : stand_in(p, node, out);
 }
 
-/* Communication in forward makes one piece know the others' ranks, not the other pieces. */
+/* Whether the node's outputs lead to an output or a gradient, and not to a running statistic only.
+ */
+static bool steers(const struct pass *p, const struct mgpu_node *node)
+{
+    for (int i = 0; i < node->outputs; i++)
+        if (node->output[i] && p->steers[node->output[i]->id])
+            return true;
+    return false;
+}
+
+/* Communication in forward makes one piece know the others' ranks, not the other pieces. That is
+ * enough for batch norm: its statistics, and the running ones, are those of each piece. */
 static int whole_input(struct pass *p, struct mgpu_node *node, int which)
 {
     char text[MGPU_VALUE_TEXT];
-    if (p->pieces > 1 && node->origin.role == MGPU_FORWARD && !p->expanding)
+    if (p->pieces > 1 && node->origin.role == MGPU_FORWARD && !p->expanding && steers(p, node))
         return mgpu_fail(MGPU_EUNSUPPORTED,
                          "%s needs a sum over the whole batch in the forward pass, which "
                          "--accumulate cuts into pieces",
@@ -407,7 +399,7 @@ static int check_output(struct pass *p, const struct mgpu_node *node, int i)
 {
     const struct mgpu_value *v = node->output[i];
     const struct mgpu_split *s = &p->state[v->id];
-    int axis = batch_axis(v);
+    int axis = mgpu_batch_axis(v);
     if (s->kind == MGPU_SPLIT_REPLICATED && axis >= 0)
         return mixes(p, node, v);
     if (s->kind == MGPU_SPLIT_AXIS && !mgpu_dim_has(v->dims[s->axis], MGPU_BATCH))
@@ -598,6 +590,7 @@ static int walk(struct pass *p)
     struct mgpu_graph *g = p->g;
     grow(p);
     p->old_values = g->value_count;
+    p->steers = mgpu_find_steering(g);
     p->users = mgpu_places_users(&p->places);
     for (int i = 0; i < g->value_count; i++)
         if (g->values[i]->kind != MGPU_VALUE_RESULT)
@@ -644,6 +637,7 @@ static void free_pass(struct pass *p)
     free(p->at);
     free(p->here);
     free(p->users);
+    free(p->steers);
     mgpu_places_free(&p->places);
 }
 

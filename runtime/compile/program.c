@@ -1,6 +1,7 @@
 #include "runtime/compile/program.h"
 
 #include "runtime/base/status.h"
+#include "runtime/compile/fuse.h"
 #include "runtime/compile/storage.h"
 #include "runtime/graph/step_scalar.h"
 #include "runtime/ops/accumulate.h"
@@ -382,6 +383,7 @@ int mgpu_compile(struct mgpu_program **out, struct mgpu_graph *g,
     *out = NULL;
     p->arena = mgpu_arena_new();
     p->graph = g;
+    mgpu_fuse(g, options->backend);
     int rc = mgpu_storage_separate(g);
     struct compile c = {.p = p, .g = g, .options = options};
     c.live = mgpu_xcalloc((size_t)g->node_count, sizeof *c.live);

@@ -75,6 +75,8 @@ struct mgpu_program {
     int64_t bytes[MGPU_BUFFERS]; /* ARENA, INPUTS, RESULTS, CONSTANTS */
     int64_t arena_lower_bound;   /* most bytes alive at once */
     void *constants;
+    double *seconds; /* by instruction, summed over `timed` runs; NULL: nobody asked */
+    int64_t timed;
 };
 
 struct mgpu_compile_options {

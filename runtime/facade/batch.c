@@ -87,8 +87,9 @@ static int run_piece(struct job *job, struct mgpu_rank *rank, int piece, bool *c
                                .contributes = t->pieces > 1 || *contributes,
                                .check_gradients = run->update,
                                .scalars = scalars,
-                               .times = t->times ? t->times[rank->rank] : NULL};
+                               .times = t->times ? t->times[rank->rank] : p->seconds};
     MGPU_TRY(mgpu_execute(p, rank->comm, rank->buffer, &r));
+    p->timed++;
     if (count)
         add_results(job, rank, p);
     return run->after ? run->after(t, rank, p, piece_first + first, count, run->context) : 0;

@@ -288,5 +288,7 @@ int mgpu_build_programs(struct mgpu_trainer *t, unsigned modes)
         }
     for (int r = 0; r < ranks; r++)
         MGPU_TRY(allocate_rank(t, r));
+    if (t->options.profile)
+        mgpu_profile_begin(t);
     return mgpu_fill_store(t);
 }

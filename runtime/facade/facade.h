@@ -126,6 +126,8 @@ int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_
                      int64_t batch);
 /* Every program that the batches of these modes need; allocates and fills the ranks' memory. */
 int mgpu_build_programs(struct mgpu_trainer *t, unsigned modes);
+/* From now on training programs note what each instruction takes (mgpu_trainer_profile). */
+void mgpu_profile_begin(struct mgpu_trainer *t);
 struct mgpu_program *mgpu_find_program(const struct mgpu_trainer *t, enum mgpu_mode mode,
                                        int64_t batch, int rank);
 

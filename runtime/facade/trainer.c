@@ -247,8 +247,12 @@ static const char *batch_norm(const struct mgpu_trainer *t)
     }
     if (!moves)
         return NULL;
+    bool ranks = t->plan->replicas > 1 && t->lower.norm != MGPU_NORM_SYNC;
+    if (t->pieces > 1)
+        return ranks ? "by each rank's own samples of a piece (--batch-norm sync: all)"
+                     : "by each piece of the batch";
     return t->lower.norm == MGPU_NORM_SYNC ? "over the whole batch (sync)"
-           : t->plan->replicas > 1         ? "by each rank's own samples (--batch-norm sync: all)"
+           : ranks                         ? "by each rank's own samples (--batch-norm sync: all)"
                                            : "by the batch";
 }
 

@@ -195,9 +195,11 @@ void mgpu_graph_prune(struct mgpu_graph *g)
         need(needed, g->parameters[i].gradient);
         need(needed, g->parameters[i].next);
     }
-    for (int n = g->node_count - 1; n >= 0; n--)
+    for (int n = g->node_count - 1; n >= 0; n--) {
+        needed[n] = needed[n] || g->nodes[n]->op->flags & MGPU_OP_COMMUNICATION;
         for (int i = 0; needed[n] && i < g->nodes[n]->inputs; i++)
             need(needed, g->nodes[n]->input[i]);
+    }
     for (int n = 0; n < g->node_count; n++)
         if (needed[n]) {
             g->nodes[kept] = g->nodes[n];

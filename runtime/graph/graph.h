@@ -134,7 +134,8 @@ void mgpu_graph_output(struct mgpu_graph *g, const char *name, struct mgpu_value
 int mgpu_graph_node(struct mgpu_graph *g, const struct mgpu_op *op, const void *attrs, int inputs,
                     struct mgpu_value *const *input, int outputs, struct mgpu_value **out);
 
-/* Drops the nodes that no output, gradient or ->next needs. */
+/* Drops the nodes that no output, gradient or ->next needs. What communicates stays: others wait
+ * for it. */
 void mgpu_graph_prune(struct mgpu_graph *g);
 
 /* Elements of a value; bytes of a value. */

@@ -274,6 +274,54 @@ static void test_batch_norm(void)
     check("frozen batch norm", tiny_model(convolution), &o, WEIGHTS(conv_weights));
 }
 
+/* Four samples twice: 8 of [2,5,5]. */
+static const char *doubled(const char *name)
+{
+    float x[8 * 50];
+    for (int i = 0; i < 400; i++)
+        x[i] = (float)sin(1 + 3 * (i % 200));
+    return tiny_data(name, MGPU_FLOAT, 4, (int64_t[]){8, 2, 5, 5}, x);
+}
+
+/* Two pieces of the same samples have the statistics of the batch, so they train like it. The
+ * running ones move once a piece: from 0 and 1, with the variance of n elements times n/(n-1). */
+static void check_pieces(const struct tiny_result *pieces, const struct tiny_result *whole)
+{
+    enum { MEAN = 80, VARIANCE = 84, AFTER = 88 };
+    CHECK_NEAR(pieces->loss[0], whole->loss[0], 1e-10);
+    for (int i = 0; i < whole->weights; i++)
+        if (i < MEAN || i >= AFTER)
+            CHECK_NEAR(pieces->weight[i], whole->weight[i], 1e-10);
+    for (int i = 0; i < 4; i++) {
+        double v = (whole->weight[VARIANCE + i] - .9) * 199 / 200 * 100 / 99;
+        CHECK_NEAR(pieces->weight[MEAN + i], 1.9 * whole->weight[MEAN + i], 1e-10);
+        CHECK_NEAR(pieces->weight[VARIANCE + i], .9 * (.9 + v) + v, 1e-7);
+    }
+}
+
+/* The statistics are those of each piece: of all ranks (sync), or of one. */
+static void test_batch_norm_in_pieces(void)
+{
+    static const char *const modes[] = {"train", "sync"};
+    struct mgpu_options o = plain(8);
+    int64_t label[] = {0, 2, 1, 1, 0, 2, 1, 1}, eight = 8;
+    struct tiny_result whole, pieces;
+    o.data = tiny_list(doubled("x"), tiny_data("label", MGPU_INT64, 1, &eight, label), NULL);
+    o.loss = tiny_list("cross_entropy", NULL);
+    o.steps = 1;
+    o.shuffle = false;
+    run_on(&whole, tiny_model(convolution), o, 1, "f64", WEIGHTS(conv_weights));
+    o.accumulate = 2;
+    for (int ranks = 1; ranks <= 4; ranks++)
+        for (int mode = ranks > 1; mode < 2; mode++) {
+            o.batch_norm = modes[mode];
+            run_on(&pieces, tiny_model(convolution), o, ranks, "f64", WEIGHTS(conv_weights));
+            check_pieces(&pieces, &whole);
+        }
+    o.batch_norm = "train"; /* each rank's own, in pieces */
+    run_on(&pieces, tiny_model(convolution), o, 2, "f64", WEIGHTS(conv_weights));
+}
+
 /* Masks belong to samples, not to ranks or pieces. */
 static void test_dropout(void)
 {
@@ -420,6 +468,7 @@ int main(void)
     test_loss_inside();
     test_accumulation();
     test_batch_norm();
+    test_batch_norm_in_pieces();
     test_dropout();
     test_deterministic();
     test_unequal_shards();

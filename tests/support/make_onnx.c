@@ -163,7 +163,21 @@ static enum mgpu_dtype type_word(struct maker *m)
 /* ---- Tensors and declarations -----------------------------------------------------------------
  */
 
-/* "float 2 3 = 1 2 3 4 5 6". */
+/* About normal: the sum of four uniform numbers; another sequence for each line of the text. */
+static void random_numbers(struct maker *m, float *to, int64_t count, double deviation)
+{
+    uint64_t state = 0x9e3779b97f4a7c15u * (uint64_t)m->line;
+    float scale = (float)(deviation * 1.7320508 / 65536);
+    for (int64_t i = 0; i < count; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        uint64_t bits = state ^ state >> 29;
+        int sum = (int)(bits & 65535) + (int)(bits >> 16 & 65535) + (int)(bits >> 32 & 65535) +
+                  (int)(bits >> 48);
+        to[i] = scale * (float)(sum - 131070);
+    }
+}
+
+/* "float 2 3 = 1 2 3 4 5 6", "float 2 3 = normal 0.1". */
 static Onnx__TensorProto *tensor(struct maker *m)
 {
     Onnx__TensorProto *t = MESSAGE(m, Onnx__TensorProto, onnx__tensor_proto__init);
@@ -181,6 +195,10 @@ static Onnx__TensorProto *tensor(struct maker *m)
     t->raw_data.data = mgpu_arena_alloc(m->arena, t->raw_data.len + 1);
     double value = 0;
     int64_t whole = 0;
+    if (accept(m, "normal ")) {
+        random_numbers(m, (float *)t->raw_data.data, count, real(m));
+        return t;
+    }
     for (int64_t i = 0; i < count; i++) {
         bool more = !at_end(m) && *m->at != '>';
         if (more && mgpu_is_float(type))

@@ -6,6 +6,7 @@
  *     producer pytorch
  *     input x float N 4
  *     init W float 4 2 = 1 2 3 4 5 6 7 8      one number is repeated; no dims: a scalar
+ *     init W float 4 2 = normal 0.1           random, of this standard deviation
  *     y, z = Split(x, -) axis=1 num_outputs=2  "-" is an absent input or output
  *     h = local.inner(x) k=3.0
  *     output y float N 2

@@ -1,0 +1,17 @@
+/* How the values of a graph hang on the samples of a batch. */
+#ifndef MGPU_COMPILE_BATCH_FACTS_H
+#define MGPU_COMPILE_BATCH_FACTS_H
+
+#include "runtime/graph/graph.h"
+
+/* The first axis that grows with the batch; -1: none. */
+int mgpu_batch_axis(const struct mgpu_value *v);
+
+/* Whether a constant depends on the batch in another way than by its shape. */
+bool mgpu_mixes_samples(const struct mgpu_value *constant);
+
+/* By value id: whether an output or a gradient depends on it; the others lead to running statistics
+ * only. The caller frees it. */
+bool *mgpu_find_steering(const struct mgpu_graph *g);
+
+#endif

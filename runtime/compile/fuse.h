@@ -1,0 +1,51 @@
+/* Rewrites of one rank's graph that change how often memory is passed over and how long values
+ * live, but not what is computed: between the plan pass and the compilation.
+ *
+ *   settle   constants of one element become numbers of the expression, inputs that an expression
+ *            does not read are dropped                                          (simplify.c)
+ *   share    nodes that compute the same are one                                (simplify.c)
+ *   outputs  backward expressions read what forward stores anyway: relu's mask from relu's output,
+ *            the derivative of a sigmoid from the sigmoid                       (outputs.c)
+ *   fuse     pointwise nodes are computed inside the expressions that use them  (fuse.c)
+ *
+ * Every expression is computed operation by operation as before, so that a result differs by no
+ * more than the folding of constants. What is decided depends on the graph alone: ranks with the
+ * same graph get the same. What a plan needs stays: nodes that communicate, memory of its own for
+ * what is communicated, and updates apart from what runs for every piece of a batch.
+ */
+#ifndef MGPU_COMPILE_FUSE_H
+#define MGPU_COMPILE_FUSE_H
+
+#include "runtime/backend.h"
+
+/* All of them. Nodes are fused where the backend runs the result with the kernel that ran its
+ * parts. Fused nodes keep the origin of the last one; its type names all ("Add+Relu"). */
+void mgpu_fuse(struct mgpu_graph *g, const struct mgpu_backend *backend);
+
+/* ---- The parts ------------------------------------------------------------------------------- */
+
+void mgpu_settle_expressions(struct mgpu_graph *g);
+void mgpu_share_equal_nodes(struct mgpu_graph *g);
+void mgpu_read_outputs(struct mgpu_graph *g);
+
+/* The expression of a pointwise node; NULL: another operator. */
+const struct mgpu_expr *mgpu_expr_of(const struct mgpu_node *node);
+
+/* Gives a pointwise node the expression `result` of `e` over `count` inputs, of which only those
+ * that are read stay. False, and nothing changed, where result is -1. */
+bool mgpu_set_expr(struct mgpu_graph *g, struct mgpu_node *node, struct mgpu_expr *e, int result,
+                   int count, struct mgpu_value *const *input);
+
+/* Who reads each value, by value id. */
+struct mgpu_readers {
+    int count;
+    struct mgpu_node **node;
+};
+struct mgpu_readers *mgpu_readers_of(const struct mgpu_graph *g);
+void mgpu_readers_free(struct mgpu_readers *readers, const struct mgpu_graph *g);
+
+/* By value id: values that outlive the step's nodes (outputs, gradients, what parameters become).
+ */
+bool *mgpu_lasting_values(const struct mgpu_graph *g);
+
+#endif

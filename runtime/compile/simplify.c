@@ -1,0 +1,292 @@
+/* Smaller graphs: constants inside expressions, equal nodes shared. */
+#include "runtime/compile/fuse.h"
+#include "runtime/compile/storage.h"
+#include "runtime/ops/pointwise.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const struct mgpu_expr *mgpu_expr_of(const struct mgpu_node *node)
+{
+    if (node->op != &mgpu_op_pointwise)
+        return NULL;
+    return ((const struct mgpu_pointwise_attrs *)node->attrs)->expr;
+}
+
+/* ---- Inputs of expressions ------------------------------------------------------------------- */
+
+/* Renumbers the inputs that are read; an expression without any keeps its first, as a pointwise
+ * node has one at least. */
+static int pack_inputs(struct mgpu_expr *e, int count, struct mgpu_value *const *input,
+                       struct mgpu_value **packed)
+{
+    int number[MGPU_MAX_INPUTS], n = 0;
+    for (int i = 0; i < count; i++)
+        number[i] = -1;
+    for (int k = 0; k < e->count; k++) {
+        struct mgpu_expr_op *op = &e->op[k];
+        if (op->code != MGPU_X_INPUT)
+            continue;
+        if (number[op->integer] < 0) {
+            packed[n] = input[op->integer];
+            number[op->integer] = n++;
+        }
+        op->integer = number[op->integer];
+    }
+    if (n == 0)
+        packed[n++] = input[0];
+    return n;
+}
+
+bool mgpu_set_expr(struct mgpu_graph *g, struct mgpu_node *node, struct mgpu_expr *e, int result,
+                   int count, struct mgpu_value *const *input)
+{
+    struct mgpu_expr *made = (struct mgpu_expr *)mgpu_expr_end(e, result, g->arena);
+    struct mgpu_value *packed[MGPU_MAX_INPUTS];
+    if (!made)
+        return false;
+    made->inputs = pack_inputs(made, count, input, packed);
+    struct mgpu_pointwise_attrs attrs = {.expr = made};
+    node->attrs = mgpu_arena_copy(g->arena, &attrs, sizeof attrs);
+    node->inputs = made->inputs;
+    node->input = mgpu_arena_copy(g->arena, packed, sizeof *packed * (size_t)made->inputs);
+    return true;
+}
+
+/* The one number that a constant holds, as an operation; -2: it is no such constant. */
+static int number_of(struct mgpu_expr *e, const struct mgpu_value *v)
+{
+    if (v->kind != MGPU_VALUE_CONSTANT || mgpu_value_count(v) != 1)
+        return -2;
+    if (v->type == MGPU_FLOAT || v->type == MGPU_DOUBLE)
+        return mgpu_expr_number(e, v->type, mgpu_get_double(v->data, v->type, 0));
+    if (v->type == MGPU_BOOL || v->type == MGPU_INT32 || v->type == MGPU_INT64)
+        return mgpu_expr_integer(e, v->type, (int64_t)mgpu_get_double(v->data, v->type, 0));
+    return -2;
+}
+
+/* Operation k of `from` built anew, so that what its operands became simplifies it. */
+static int rebuild(struct mgpu_expr *e, const struct mgpu_expr *from, int k, const int *number)
+{
+    const struct mgpu_expr_op *op = &from->op[k];
+    int a = op->arg[0] < 0 ? -1 : number[op->arg[0]], b = op->arg[1] < 0 ? -1 : number[op->arg[1]];
+    if (op->code == MGPU_X_CONST)
+        return mgpu_is_float(op->type) ? mgpu_expr_number(e, op->type, op->number)
+                                       : mgpu_expr_integer(e, op->type, op->integer);
+    if (op->code == MGPU_X_CAST)
+        return mgpu_expr_cast(e, op->type, a);
+    if (op->code == MGPU_X_WHERE)
+        return mgpu_expr_where(e, a, b, number[op->arg[2]]);
+    return mgpu_expr_arity(op->code) == 1 ? mgpu_expr_1(e, op->code, a)
+                                          : mgpu_expr_2(e, op->code, a, b);
+}
+
+static void settle(struct mgpu_graph *g, struct mgpu_node *node)
+{
+    const struct mgpu_expr *from = mgpu_expr_of(node);
+    struct mgpu_expr e;
+    int number[MGPU_EXPR_MAX];
+    mgpu_expr_begin(&e, node->inputs);
+    for (int k = 0; k < from->count; k++) {
+        const struct mgpu_expr_op *op = &from->op[k];
+        if (op->code != MGPU_X_INPUT) {
+            number[k] = rebuild(&e, from, k, number);
+            continue;
+        }
+        number[k] = number_of(&e, node->input[op->integer]);
+        if (number[k] == -2)
+            number[k] = mgpu_expr_input(&e, (int)op->integer, op->type);
+    }
+    mgpu_set_expr(g, node, &e, number[from->count - 1], node->inputs, node->input);
+}
+
+void mgpu_settle_expressions(struct mgpu_graph *g)
+{
+    for (int n = 0; n < g->node_count; n++)
+        if (mgpu_expr_of(g->nodes[n]))
+            settle(g, g->nodes[n]);
+}
+
+/* ---- Readers and what lasts ------------------------------------------------------------------ */
+
+struct mgpu_readers *mgpu_readers_of(const struct mgpu_graph *g)
+{
+    struct mgpu_readers *readers = mgpu_xcalloc((size_t)g->value_count + 1, sizeof *readers);
+    for (int n = 0; n < g->node_count; n++)
+        for (int i = 0; i < g->nodes[n]->inputs; i++) {
+            if (!g->nodes[n]->input[i])
+                continue;
+            struct mgpu_readers *r = &readers[g->nodes[n]->input[i]->id];
+            if (r->count && r->node[r->count - 1] == g->nodes[n])
+                continue;
+            r->node = mgpu_grow(r->node, (size_t)r->count, sizeof *r->node);
+            r->node[r->count++] = g->nodes[n];
+        }
+    return readers;
+}
+
+void mgpu_readers_free(struct mgpu_readers *readers, const struct mgpu_graph *g)
+{
+    for (int i = 0; i < g->value_count; i++)
+        free(readers[i].node);
+    free(readers);
+}
+
+bool *mgpu_lasting_values(const struct mgpu_graph *g)
+{
+    bool *lasts = mgpu_xcalloc((size_t)g->value_count + 1, sizeof *lasts);
+    for (int i = 0; i < g->output_count; i++)
+        lasts[g->outputs[i]->id] = true;
+    for (int i = 0; i < g->parameter_count; i++) {
+        const struct mgpu_parameter *p = &g->parameters[i];
+        if (p->gradient)
+            lasts[p->gradient->id] = true;
+        if (p->next)
+            lasts[p->next->id] = true;
+    }
+    return lasts;
+}
+
+/* ---- Equal nodes ----------------------------------------------------------------------------- */
+
+static bool same_expr(const struct mgpu_expr *a, const struct mgpu_expr *b)
+{
+    for (int k = 0; a->count == b->count && k < a->count; k++) {
+        const struct mgpu_expr_op *x = &a->op[k], *y = &b->op[k];
+        if (x->code != y->code || x->type != y->type || x->integer != y->integer ||
+            memcmp(&x->number, &y->number, sizeof x->number) ||
+            memcmp(x->arg, y->arg, sizeof x->arg))
+            return false;
+    }
+    return a->count == b->count;
+}
+
+/* How many dims an attribute of kind DIMS holds. */
+static int attr_rank(const struct mgpu_node *node)
+{
+    for (const struct mgpu_attr *f = node->op->attrs; f->name; f++)
+        if (!strcmp(f->name, "rank") && f->kind == MGPU_ATTR_INT)
+            return (int)*(const int64_t *)((const char *)node->attrs + f->offset);
+    return node->output[0]->rank;
+}
+
+static bool same_dims(const struct mgpu_node *a, const struct mgpu_dim *x, const struct mgpu_dim *y)
+{
+    for (int k = 0; k < attr_rank(a); k++)
+        if (x[k].value != y[k].value)
+            return false;
+    return true;
+}
+
+static size_t attr_size(const struct mgpu_attr *f)
+{
+    switch (f->kind) {
+    case MGPU_ATTR_BOOL:
+        return sizeof(bool);
+    case MGPU_ATTR_ENUM:
+        return sizeof(int);
+    case MGPU_ATTR_TYPE:
+        return sizeof(enum mgpu_dtype);
+    case MGPU_ATTR_INTS:
+    case MGPU_ATTR_FLOATS:
+        return 8 * (size_t)f->length;
+    default:
+        return 8;
+    }
+}
+
+static bool same_attrs(const struct mgpu_node *a, const struct mgpu_node *b)
+{
+    if (!a->attrs || !b->attrs || !a->op->attrs)
+        return a->attrs == b->attrs;
+    for (const struct mgpu_attr *f = a->op->attrs; f->name; f++) {
+        const char *x = (const char *)a->attrs + f->offset, *y = (const char *)b->attrs + f->offset;
+        bool same = f->kind == MGPU_ATTR_EXPR   ? same_expr(*(const struct mgpu_expr *const *)x,
+                                                            *(const struct mgpu_expr *const *)y)
+                    : f->kind == MGPU_ATTR_DIMS ? same_dims(a, *(const struct mgpu_dim *const *)x,
+                                                            *(const struct mgpu_dim *const *)y)
+                                                : !memcmp(x, y, attr_size(f));
+        if (!same)
+            return false;
+    }
+    return true;
+}
+
+/* Scalars may be shared by whoever comes later; larger values only within a pass, so that forward's
+ * do not live through backward for it. */
+static bool may_share(const struct mgpu_node *first, const struct mgpu_node *later)
+{
+    bool small = mgpu_value_count(first->output[0]) == 1;
+    return first->origin.role == later->origin.role ||
+           (small && first->origin.role != MGPU_UPDATE && first->origin.role != MGPU_COMMUNICATION);
+}
+
+static bool equal_nodes(const struct mgpu_node *a, const struct mgpu_node *b)
+{
+    if (a->op != b->op || a->inputs != b->inputs || a->outputs != b->outputs)
+        return false;
+    if (memcmp(a->input, b->input, sizeof *a->input * (size_t)a->inputs))
+        return false;
+    for (int i = 0; i < a->outputs; i++)
+        if (!a->output[i] || !b->output[i] || a->output[i]->rank != b->output[i]->rank ||
+            a->output[i]->type != b->output[i]->type)
+            return false;
+    return may_share(a, b) && same_attrs(a, b);
+}
+
+/* Values whose memory has another purpose than to be read: what lasts, what is communicated (in
+ * place), and what those are views of. */
+static bool *find_claimed(const struct mgpu_graph *g)
+{
+    bool *claimed = mgpu_lasting_values(g);
+    for (int n = g->node_count - 1; n >= 0; n--) {
+        const struct mgpu_node *node = g->nodes[n];
+        bool all = node->op->flags & MGPU_OP_COMMUNICATION;
+        bool view = mgpu_is_view(node) && claimed[node->output[0]->id];
+        for (int i = 0; i < node->inputs; i++)
+            if (node->input[i] && (all || view))
+                claimed[node->input[i]->id] = true;
+    }
+    return claimed;
+}
+
+static bool can_share(const struct mgpu_node *node, const bool *claimed)
+{
+    if (!node->inputs || !node->input[0] || !node->outputs ||
+        node->op->flags & (MGPU_OP_NO_FOLD | MGPU_OP_COMMUNICATION))
+        return false;
+    for (int i = 0; i < node->outputs; i++)
+        if (node->output[i] && claimed[node->output[i]->id])
+            return false;
+    return true;
+}
+
+void mgpu_share_equal_nodes(struct mgpu_graph *g)
+{
+    bool *claimed = find_claimed(g);
+    size_t values = (size_t)g->value_count + 1, nodes = (size_t)g->node_count + 1;
+    struct mgpu_value **instead = mgpu_xcalloc(values, sizeof(struct mgpu_value *));
+    struct mgpu_node **with = mgpu_xcalloc(values, sizeof(struct mgpu_node *));
+    struct mgpu_node **before = mgpu_xcalloc(nodes, sizeof(struct mgpu_node *));
+    for (int n = 0; n < g->node_count; n++) {
+        struct mgpu_node *node = g->nodes[n];
+        for (int i = 0; i < node->inputs; i++)
+            if (node->input[i] && instead[node->input[i]->id])
+                node->input[i] = instead[node->input[i]->id];
+        if (!can_share(node, claimed))
+            continue;
+        struct mgpu_node **last = &with[node->input[0]->id], *other = *last;
+        while (other && !equal_nodes(other, node))
+            other = before[other->id];
+        for (int i = 0; other && i < node->outputs; i++)
+            instead[node->output[i]->id] = other->output[i];
+        if (other)
+            continue;
+        before[n] = *last;
+        *last = node;
+    }
+    free(claimed);
+    free(instead);
+    free(with);
+    free(before);
+}

@@ -211,6 +211,7 @@ static void test_unreadable_sample(void)
     o.batch = 3;
     o.shuffle = false;
     o.devices = devices[2];
+    o.strategy = "data";
     tiny_train(&r,
                tiny_model("input x float N 512\n"
                           "init w float 512 1 = .001\n"

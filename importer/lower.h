@@ -29,6 +29,7 @@ enum mgpu_variance { MGPU_VARIANCE_DEFAULT, MGPU_VARIANCE_UNBIASED, MGPU_VARIANC
 struct mgpu_dropout_rule { /* --dropout [NODE=]P, keep, off */
     const char *node;      /* NULL: all */
     double probability;    /* -1: keep what the file says; 0: off */
+    bool *fits;            /* becomes true where a node goes by the rule; may be NULL */
 };
 
 struct mgpu_lower_options {

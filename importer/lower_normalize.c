@@ -260,6 +260,8 @@ static int ratio_of(struct mgpu_lower *l, double *ratio)
     for (int i = 0; i < o->dropouts; i++) {
         const char *node = o->dropout[i].node;
         bool here = !node || !strcmp(node, l->node->name) || !strcmp(node, l->node->output[0]);
+        if (here && o->dropout[i].fits)
+            *o->dropout[i].fits = true;
         if (here && o->dropout[i].probability >= 0)
             *ratio = o->dropout[i].probability;
         else if (here) {

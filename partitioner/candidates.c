@@ -97,7 +97,7 @@ void mgpu_candidate_fill(const struct mgpu_search_run *run, struct mgpu_candidat
                                  .lower_bound_ms = t->bound,
                                  .step_ms = t->ms};
     c->feasible = t->placed && !t->refused && !t->lacking;
-    c->why = t->refused;
+    c->why = t->refused ? t->refused : t->placed ? NULL : t->decides;
     if (!t->placed)
         return;
     struct mgpu_arena *arena = mgpu_arena_new();

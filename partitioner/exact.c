@@ -7,6 +7,7 @@
  */
 #include "partitioner/place.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -219,6 +220,7 @@ static void branch(struct exact *x, int group)
 
 bool mgpu_place_exact(struct mgpu_place *p)
 {
+    assert(p->flow->groups <= MGPU_EXACT_GROUPS && p->replica->ranks <= MGPU_EXACT_DEVICES);
     struct exact *x = MGPU_NEW(p->arena, struct exact);
     x->p = p;
     find_twins(x);

@@ -71,26 +71,47 @@ static const char *data_lost(const struct mgpu_search_run *run, const struct mgp
                                  "summing gradients takes %.3g ms, of which %.3g ms are not hidden "
                                  "behind backward",
                                  sums, exposed);
-    return mgpu_arena_format(
-        run->arena,
-        "%d samples a device take %.3g ms, for small batches use a device less "
-        "well",
-        (int)c->graph->batch, c->step_ms - exposed);
+    return mgpu_arena_format(run->arena,
+                             "with %lld samples a device still takes %.3g ms: smaller batches save "
+                             "little time",
+                             (long long)c->graph->batch, c->step_ms - exposed);
+}
+
+const char *mgpu_bound_text(const struct mgpu_bounds *b)
+{
+    if (b->sums >= b->step)
+        return "the longest path and the sums of gradients";
+    if (b->path >= b->step)
+        return "the longest path";
+    return b->work >= b->group ? "all work divided among the devices" : "the longest node";
+}
+
+/* c->why says what decides. */
+static const char *ruled_out(const struct mgpu_search_run *run, const struct mgpu_candidate *c)
+{
+    return mgpu_arena_format(run->arena,
+                             "no placement on %d devices%s takes less than %.4g ms (%s)", c->ranks,
+                             c->replicas > 1 ? " a replica" : "", c->lower_bound_ms, c->why);
+}
+
+static bool on_one_device(const struct mgpu_candidate *c)
+{
+    for (int g = 1; g < c->graph->groups; g++)
+        if (c->device[g] != c->device[0])
+            return false;
+    return true;
 }
 
 static const char *placement_lost(const struct mgpu_search_run *run, const struct mgpu_candidate *c,
                                   const struct mgpu_candidate *best)
 {
-    if (!c->tried)
-        return mgpu_arena_format(run->arena,
-                                 "no placement on %d devices%s can take less than %.4g ms: %s",
-                                 c->ranks, c->replicas > 1 ? " a replica" : "", c->lower_bound_ms,
-                                 c->lower_bound_ms == INFINITY ? "the parameters do not fit"
-                                                               : "the longest path and the sums "
-                                                                 "of gradients decide");
     double moving = transfer_ms(c);
+    if (on_one_device(c))
+        return "no placement on several devices is faster than one device";
     if (c->step_ms <= best->step_ms)
-        return "the gain over data parallelism is within the noise of a prediction (2 %)";
+        return mgpu_arena_format(run->arena,
+                                 "the gain over '%s' is within the noise of a prediction (2 %%)",
+                                 mgpu_tactic_name(best->strategy));
     if (moving > 0.1 * c->step_ms)
         return mgpu_arena_format(run->arena, "moving %s between devices takes %.3g ms in all",
                                  bytes_text(run->arena, (double)c->bytes_moved), moving);
@@ -102,9 +123,11 @@ static const char *placement_lost(const struct mgpu_search_run *run, const struc
 static const char *why_lost(const struct mgpu_search_run *run, const struct mgpu_candidate *c,
                             const struct mgpu_candidate *best)
 {
+    if (!c->tried)
+        return ruled_out(run, c);
     if (c->why)
         return c->why;
-    if (c->tried && !c->feasible)
+    if (!c->feasible)
         return lacking(run, c);
     switch (c->strategy) {
     case MGPU_TACTIC_SINGLE:
@@ -129,6 +152,8 @@ static const char *why_won(const struct mgpu_search_run *run, const struct mgpu_
         if (r->candidate[i].strategy == MGPU_TACTIC_DATA &&
             r->candidate[i].replicas == run->devices)
             data = &r->candidate[i];
+    if (run->request->strategy)
+        return mgpu_arena_format(run->arena, "'%s' was asked for", run->request->strategy);
     if (won->strategy == MGPU_TACTIC_SINGLE)
         return run->devices > 1 ? "no use of more devices is predicted to be faster"
                                 : "there is one device";

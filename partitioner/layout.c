@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ORDER_SWEEPS = 8, FIT_SWEEPS = 24 };
+enum { ORDER_SWEEPS = 8, FIT_SWEEPS = 24, MOST_BENDS = 40000 };
 
 /* A box, or a bend of a line. */
 struct item {
@@ -22,6 +22,7 @@ struct drawing {
     int **in_layer;    /* items of a layer, left to right */
     int *count;        /* by layer */
     int *line_item;    /* by line: its first bend among the items */
+    int longest;       /* longer lines go straight, where bends would be too many */
 };
 
 /* ---- Boxes ----------------------------------------------------------------------------------- */
@@ -105,9 +106,31 @@ static void join(struct item *a, int above, struct item *b, int below)
     b->up[b->ups++] = above;
 }
 
-static int bends_of(const struct mgpu_layout *l, int line)
+static int span_of(const struct mgpu_layout *l, int line)
 {
-    return l->box[l->line[line].to].layer - l->box[l->line[line].from].layer - 1;
+    return l->box[l->line[line].to].layer - l->box[l->line[line].from].layer;
+}
+
+static int bends_of(const struct drawing *d, int line)
+{
+    int span = span_of(d->layout, line);
+    return span <= d->longest ? span - 1 : 0;
+}
+
+/* The longest lines that may bend, all bends being at most MOST_BENDS. */
+static void set_longest(struct drawing *d)
+{
+    const struct mgpu_layout *l = d->layout;
+    int *lines = MGPU_NEW_ARRAY(d->arena, int, l->layers + 1); /* by span */
+    int64_t bends = 0;
+    for (int i = 0; i < l->lines; i++)
+        lines[span_of(l, i)]++;
+    while (d->longest < l->layers) {
+        bends += (int64_t)lines[d->longest + 1] * d->longest;
+        if (bends > MOST_BENDS)
+            return;
+        d->longest++;
+    }
 }
 
 static void make_items(struct drawing *d, struct mgpu_layout_sizes sizes)
@@ -118,7 +141,7 @@ static void make_items(struct drawing *d, struct mgpu_layout_sizes sizes)
     for (int i = 0; i < l->lines; i++) {
         downs[l->line[i].from]++;
         ups[l->line[i].to]++;
-        bends += bends_of(l, i);
+        bends += bends_of(d, i);
     }
     d->item = MGPU_NEW_ARRAY(d->arena, struct item, l->boxes + bends);
     d->items = l->boxes + bends;
@@ -139,12 +162,13 @@ static void join_items(struct drawing *d)
     for (int i = 0; i < l->lines; i++) {
         int last = l->line[i].from;
         d->line_item[i] = next;
-        for (int k = 0; k < bends_of(l, i); k++, next++) {
+        for (int k = 0; k < bends_of(d, i); k++, next++) {
             d->item[next].layer = d->item[last].layer + 1;
             join(&d->item[last], last, &d->item[next], next);
             last = next;
         }
-        join(&d->item[last], last, &d->item[l->line[i].to], l->line[i].to);
+        if (span_of(l, i) <= d->longest)
+            join(&d->item[last], last, &d->item[l->line[i].to], l->line[i].to);
     }
 }
 
@@ -303,20 +327,26 @@ static void shift(struct drawing *d)
     d->layout->width = high - low;
 }
 
+static void keep_line(struct drawing *d, int line)
+{
+    struct mgpu_line *e = &d->layout->line[line];
+    int bends = bends_of(d, line);
+    double *x = MGPU_NEW_ARRAY(d->layout->arena, double, bends + 2);
+    x[0] = d->item[e->from].x;
+    for (int k = 0; k < bends; k++)
+        x[k + 1] = d->item[d->line_item[line] + k].x;
+    x[bends + 1] = d->item[e->to].x;
+    e->points = bends + 2;
+    e->x = x;
+}
+
 static void keep(struct drawing *d)
 {
     struct mgpu_layout *l = d->layout;
     for (int i = 0; i < l->boxes; i++)
         l->box[i].x = d->item[i].x;
-    for (int i = 0; i < l->lines; i++) {
-        int bends = bends_of(l, i);
-        double *x = MGPU_NEW_ARRAY(l->arena, double, bends + 2);
-        x[0] = d->item[l->line[i].from].x;
-        for (int k = 0; k < bends; k++)
-            x[k + 1] = d->item[d->line_item[i] + k].x;
-        x[bends + 1] = d->item[l->line[i].to].x;
-        l->line[i].x = x;
-    }
+    for (int i = 0; i < l->lines; i++)
+        keep_line(d, i);
 }
 
 struct mgpu_layout *mgpu_layout_new(const struct mgpu_outline *o, const int *place, int most,
@@ -329,6 +359,7 @@ struct mgpu_layout *mgpu_layout_new(const struct mgpu_outline *o, const int *pla
     make_boxes(l, o, place, most);
     make_lines(l, o);
     set_layers(l);
+    set_longest(&d);
     make_items(&d, sizes);
     join_items(&d);
     first_order(&d);

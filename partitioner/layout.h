@@ -16,11 +16,13 @@ struct mgpu_box {
     int layer;
 };
 
-/* A line goes from the middle of one box to another's, through one point in every layer between. */
+/* A line goes from the middle of one box to another's, through one point in every layer between;
+ * straight where it is too long for that. */
 struct mgpu_line {
     int from, to; /* boxes */
     int64_t bytes;
-    const double *x; /* by layer from layer(from) to layer(to) */
+    int points;      /* layer(to) - layer(from) + 1; straight: 2 */
+    const double *x; /* of its points */
 };
 
 struct mgpu_layout {

@@ -124,7 +124,8 @@ static int compile_rank(struct mgpu_rank *rank, void *context)
     struct mgpu_compile_options o = {.backend = &mgpu_backend_cpu,
                                      .store = run->store,
                                      .threads = rank->device.threads,
-                                     .exact = run->m->exact};
+                                     .exact = run->m->exact,
+                                     .unfused = true}; /* tasks are made of the unfused graph */
     struct mgpu_graph *g = run->graph[rank->rank];
     run->graph[rank->rank] = NULL;
     return mgpu_compile(&run->program[rank->rank], g, &run->applied[rank->rank], &o);

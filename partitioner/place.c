@@ -69,6 +69,14 @@ static void copy(const struct mgpu_flow *f, const struct mgpu_assignment *to,
     memcpy(to->owner, from->owner, sizeof(int) * (size_t)f->params);
 }
 
+static bool on_one_device(const struct mgpu_place *p)
+{
+    for (int g = 1; g < p->flow->groups; g++)
+        if (p->trial.device[g] != p->trial.device[0])
+            return false;
+    return true;
+}
+
 bool mgpu_place_try(struct mgpu_place *p)
 {
     mgpu_choose_owners(p->flow, p->replica, &p->trial);
@@ -77,6 +85,8 @@ bool mgpu_place_try(struct mgpu_place *p)
 
 bool mgpu_place_try_owned(struct mgpu_place *p)
 {
+    if (p->apart && on_one_device(p))
+        return false;
     p->effort += p->flow->size;
     double ms = mgpu_simulate(p->simulator, &p->trial, p->best_lacking ? INFINITY : p->best_ms);
     if (ms == INFINITY)

@@ -20,6 +20,7 @@ struct mgpu_place {
     bool *named;                  /* by device of the topology: by a pin or weights_on */
     struct mgpu_assignment trial; /* what the methods write, pins obeyed */
     struct mgpu_assignment best;
+    bool apart; /* placements that use one device only do not count */
     double best_ms;
     int64_t best_lacking; /* bytes; INT64_MAX: nothing tried yet */
     double bound;         /* of the step's time: a placement that reaches it ends the search */

@@ -113,7 +113,7 @@ static bool kick(struct mgpu_place *p, int *candidate)
 
 void mgpu_place_improve(struct mgpu_place *p)
 {
-    if (p->replica->ranks < 2 || !p->flow->groups)
+    if (p->replica->ranks < 2 || !p->flow->groups || p->best_lacking == INT64_MAX)
         return;
     int *candidate = mgpu_xcalloc((size_t)p->replica->ranks, sizeof *candidate);
     mgpu_place_recall(p);

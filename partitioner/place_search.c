@@ -50,11 +50,13 @@ static void search_coarse(struct mgpu_place *p)
         return;
     }
     struct mgpu_place *q = mgpu_place_new(coarse, p->replica, p->bound, p->limit / 2, p->random);
+    q->apart = p->apart;
     search_here(q);
     p->effort += q->effort;
-    for (int g = 0; g < f->groups; g++)
+    for (int g = 0; g < f->groups && q->best_lacking < INT64_MAX; g++)
         p->trial.device[g] = q->best.device[coarse->group_at[cluster[g]]];
-    mgpu_place_try(p);
+    if (q->best_lacking < INT64_MAX)
+        mgpu_place_try(p);
     mgpu_place_free(q);
     mgpu_flow_free(coarse);
     mgpu_arena_free(graph->arena);
@@ -103,6 +105,8 @@ void mgpu_place_owners(struct mgpu_place *p)
 {
     const struct mgpu_flow *f = p->flow;
     int tried = 0;
+    if (p->best_lacking == INT64_MAX)
+        return;
     mgpu_place_recall(p);
     for (int i = 0; p->replica->weights_on < 0 && i < f->params; i++) {
         const struct mgpu_flow_param *param = &f->param[i];

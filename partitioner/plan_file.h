@@ -105,7 +105,7 @@ int mgpu_plan_file_print(const struct mgpu_plan_file *plan, FILE *to);
 
 /* Reads and checks all that can be checked without the model: complete JSON, version, types,
  * ranges, known devices, no key twice. MGPU_EINVALID says the place: "plan.json: nodes[3]:
- * "device": 'cpu:7' is not ...". */
+ * 'device': 'cpu:7' is not one of the devices (...)". */
 int mgpu_plan_file_read(struct mgpu_plan_file **out, const char *path);
 
 #endif

@@ -165,16 +165,18 @@ static void put_line(const struct mgpu_report *r, const struct mgpu_layout *l,
 {
     char text[MGPU_UNIT_TEXT];
     const struct mgpu_plan_node *node = r->plan->node;
-    int from = l->box[e->from].last, bends = l->box[e->to].layer - l->box[e->from].layer;
+    int from = l->box[e->from].last, step = 1;
+    if (e->points == 2) /* straight */
+        step = l->box[e->to].layer - l->box[e->from].layer;
     bool moved = node[from].place != node[l->box[e->to].first].place;
     double y = top(l, e->from) + BOX_HEIGHT;
     fprintf(to, "<path class=%s d=\"M%.0f %.0f", moved ? "moved" : "line", e->x[0] + GAP, y);
-    for (int k = 1; k <= bends; k++) {
-        double below = top(l, e->from) + k * PITCH, middle = (y + below) / 2;
+    for (int k = 1; k < e->points; k++) {
+        double below = top(l, e->from) + k * step * PITCH, middle = (y + below) / 2;
         fprintf(to, "C%.0f %.0f %.0f %.0f %.0f %.0f", e->x[k - 1] + GAP, middle, e->x[k] + GAP,
                 middle, e->x[k] + GAP, below);
         y = below + BOX_HEIGHT;
-        if (k < bends)
+        if (k < e->points - 1)
             fprintf(to, "V%.0f", y);
     }
     fputs("\"><title>", to);

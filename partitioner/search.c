@@ -216,11 +216,16 @@ static int try_data(struct mgpu_search_run *run, enum mgpu_tactic tactic, int va
 
 /* ---- Placement ------------------------------------------------------------------------------- */
 
-static bool may_choose(const struct mgpu_search_run *run, const struct mgpu_tried *t)
+static bool asked_for(const struct mgpu_search_run *run, enum mgpu_tactic tactic)
 {
     const char *only = run->request->strategy;
+    return only && !strcmp(only, mgpu_tactic_name(tactic));
+}
+
+static bool may_choose(const struct mgpu_search_run *run, const struct mgpu_tried *t)
+{
     return t->placed && !t->refused && !t->lacking &&
-           (!only || !strcmp(only, mgpu_tactic_name(t->tactic)));
+           (!run->request->strategy || asked_for(run, t->tactic));
 }
 
 /* The least time of what may be chosen so far. */
@@ -252,15 +257,17 @@ static void place(struct mgpu_search_run *run, struct mgpu_tried *t, const int *
     make_replica(run, &replica, t->replicas, t->ranks, arena);
     mgpu_bound(&bounds, t->flow, &replica);
     t->bound = bounds.step;
+    t->decides = mgpu_bound_text(&bounds);
     int64_t limit = run->limit / SEARCHES + t->flow->size;
     if (t->bound < incumbent(run) * (1 - 1e-9)) {
         struct mgpu_place *p =
             mgpu_place_new(t->flow, &replica, t->bound, limit, run->request->seed);
+        p->apart = asked_for(run, t->tactic);
         t->proven = mgpu_place_search(p, from);
         copy_assignment(t->flow, &t->assignment, &p->best);
         t->ms = p->best_ms;
         t->lacking = p->best_lacking;
-        t->placed = true;
+        t->placed = p->best_lacking < INT64_MAX;
         run->limit -= p->effort;
         mgpu_place_free(p);
     }
@@ -310,6 +317,7 @@ static int *carry_over(const struct mgpu_tried *t, const struct mgpu_flow *to,
 struct prospect {
     int replicas;
     double bound;
+    const char *decides;
 };
 
 static int compare_prospects(const void *a, const void *b)
@@ -340,7 +348,7 @@ static int bound_replicas(struct prospect *out, struct mgpu_search_run *run, int
     if (replicas == 1)
         run->whole = bounds;
     run->bound = fmin(run->bound, bounds.step);
-    *out = (struct prospect){replicas, bounds.step};
+    *out = (struct prospect){replicas, bounds.step, mgpu_bound_text(&bounds)};
     return 0;
 }
 
@@ -372,7 +380,9 @@ static int rule_out(struct mgpu_search_run *run, const struct prospect *now)
     const struct mgpu_flow *f;
     int ranks = run->devices / now->replicas;
     MGPU_TRY(get_flow(&f, run, 0, now->replicas, now->replicas * ranks));
-    add_try(run, tactic_of(now->replicas), 0, now->replicas, ranks, f)->bound = now->bound;
+    struct mgpu_tried *t = add_try(run, tactic_of(now->replicas), 0, now->replicas, ranks, f);
+    t->bound = now->bound;
+    t->decides = now->decides;
     return 0;
 }
 
@@ -411,24 +421,26 @@ static int try_all(struct mgpu_search_run *run)
 
 /* ---- The choice ------------------------------------------------------------------------------ */
 
-/* The fastest; of equals the simpler, which was tried first. Data parallelism where what is faster
- * is so by noise only and is no baseline. */
-static int choose(const struct mgpu_search_run *run)
+/* The fastest that may be chosen, of the baselines or of all; of equals the simpler, which was
+ * tried first; -1: none. */
+static int fastest(const struct mgpu_search_run *run, bool baselines)
 {
-    int best = -1, data = -1;
+    int best = -1;
     for (int i = 0; i < run->tries; i++) {
         const struct mgpu_tried *t = &run->tried[i];
-        if (!may_choose(run, t))
-            continue;
-        if (best < 0 || t->ms < run->tried[best].ms)
+        if (may_choose(run, t) && (!baselines || t->tactic <= MGPU_TACTIC_DATA) &&
+            (best < 0 || t->ms < run->tried[best].ms))
             best = i;
-        if (t->tactic == MGPU_TACTIC_DATA && (data < 0 || t->ms < run->tried[data].ms))
-            data = i;
     }
-    if (best >= 0 && data >= 0 && run->tried[best].tactic > MGPU_TACTIC_DATA &&
-        run->tried[data].ms * (1 - NOISE) <= run->tried[best].ms &&
-        (run->tried[0].refused || run->tried[0].lacking || run->tried[data].ms <= run->tried[0].ms))
-        return data;
+    return best;
+}
+
+/* The faster baseline, unless something else is faster by more than noise. */
+static int choose(const struct mgpu_search_run *run)
+{
+    int best = fastest(run, false), base = fastest(run, true);
+    if (base >= 0 && run->tried[base].ms * (1 - NOISE) <= run->tried[best].ms)
+        return base;
     return best;
 }
 
@@ -439,6 +451,8 @@ static bool listed(const struct mgpu_search_run *run, int index, int chosen)
     if (index == chosen ||
         (t->tactic == MGPU_TACTIC_DATA && t->replicas == run->devices && !t->variant))
         return true;
+    if (t->tactic == MGPU_TACTIC_DATA && t->refused)
+        return false; /* said once */
     for (int i = 0; i < run->tries; i++) {
         const struct mgpu_tried *o = &run->tried[i];
         if (o->tactic != t->tactic || o->variant != t->variant || i == index)

@@ -21,6 +21,7 @@ struct mgpu_tried {
     bool placed; /* false: ruled out by its bound */
     bool proven;
     double ms, bound;
+    const char *decides; /* what makes the bound: "the longest path" */
     int64_t lacking;
     const char *refused;        /* why it may not be chosen, or NULL */
     double all_reduce, exposed; /* as in the simulator */
@@ -39,6 +40,9 @@ struct mgpu_search_run {
     double single;            /* ms of the best single device, whether it fits or not */
     struct mgpu_bounds whole; /* of one replica on all devices */
 };
+
+/* Which of the bounds is the largest, in words. */
+const char *mgpu_bound_text(const struct mgpu_bounds *bounds);
 
 /* The candidate's numbers and timeline from a last simulation. */
 void mgpu_candidate_fill(const struct mgpu_search_run *run, struct mgpu_candidate *to,

@@ -187,6 +187,7 @@ struct mgpu_simulator_state {
     int *sent;       /* by device: stamp of the last thing sent to it */
     double *arrival; /* and when it arrives */
     int stamp;
+    bool sums;     /* gradients are summed over replicas */
     double *least; /* by position: ms on its best device */
     double *host;  /* by device: ms before its first task */
     double *slow;  /* by device: how much longer tasks take beside sums */
@@ -340,12 +341,16 @@ static void send_parameters(struct mgpu_simulator *s, const struct mgpu_assignme
     }
 }
 
+/* With unplaced groups there are no sums: which gradients share a bucket is not known. */
 static void count_pending(struct mgpu_simulator *s, const struct mgpu_assignment *a)
 {
     const struct mgpu_flow *f = s->flow;
-    for (int i = 0; s->replica->sum && i < f->params; i++)
+    s->state->sums = s->replica->sum != NULL;
+    for (int i = 0; s->replica->sum && i < f->params; i++) {
         if (f->param[i].complete >= 0 && a->owner[i] >= 0)
             s->state->pending[a->owner[i]]++;
+        s->state->sums &= a->owner[i] >= 0;
+    }
 }
 
 /* Sums the open bucket of a device with its counterparts'; the updates wait for that. */
@@ -376,7 +381,7 @@ static void complete(struct mgpu_simulator *s, const struct mgpu_assignment *a, 
     const struct mgpu_flow_param *param = &s->flow->param[p];
     struct mgpu_simulator_state *st = s->state;
     int owner = a->owner[p];
-    if (owner < 0 || !s->replica->sum)
+    if (!s->state->sums)
         return;
     double whole = param->updates ? 0 : s->end[param->complete];
     for (int k = param->update; k < param->update + param->updates; k++)

@@ -106,10 +106,15 @@ int mgpu_text_bool(bool *out, const char *what, const char *text)
 
 int mgpu_unknown_name(const char *what, const char *name, const char *const *names, int count)
 {
-    char known[768] = "none";
     const char *near = mgpu_nearest(name, names, count);
     if (near)
         return mgpu_fail(MGPU_EUSAGE, "unknown %s '%s'; did you mean '%s'?", what, name, near);
+    return mgpu_unknown_word(what, name, names, count);
+}
+
+int mgpu_unknown_word(const char *what, const char *name, const char *const *names, int count)
+{
+    char known[768] = "none";
     for (size_t i = 0, used = 0; i < (size_t)count && used < sizeof known; i++)
         used +=
             (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", names[i]);

@@ -34,4 +34,7 @@ int mgpu_text_bool(bool *out, const char *what, const char *text);
  * is near. */
 int mgpu_unknown_name(const char *what, const char *name, const char *const *names, int count);
 
+/* The same, always with all that are known: for a few short words. */
+int mgpu_unknown_word(const char *what, const char *name, const char *const *names, int count);
+
 #endif

@@ -15,9 +15,9 @@
     {                                                                                              \
         .name = n, .kind = MGPU_ARG_TEXT, .offset = OPTION(field), .value = v, .help = h           \
     }
-#define INT(n, field, l, v, h)                                                                     \
+#define INT(n, field, l, hi, v, h)                                                                 \
     {                                                                                              \
-        .name = n, .kind = MGPU_ARG_INT, .offset = OPTION(field), .low = l, .high = 1e15,          \
+        .name = n, .kind = MGPU_ARG_INT, .offset = OPTION(field), .low = l, .high = hi,            \
         .value = v, .help = h                                                                      \
     }
 #define DOUBLE(n, field, l, hi, v, h)                                                              \
@@ -57,10 +57,10 @@ const struct mgpu_arg mgpu_train_table[] = {
      .kind = MGPU_ARG_FLAG,
      .offset = OPTION(shuffle),
      .help = "a new order each epoch (default)"},
-    INT("seed", seed, 0, "N", "of the order and of dropout (default 0)"),
+    INT("seed", seed, 0, 1e15, "N", "of the order and of dropout (default 0)"),
     HEADING("Model"),
-    INT("batch", batch, 1, "N", "samples of one update, over all ranks (default 32)"),
-    INT("accumulate", accumulate, 1, "M", "compute a batch in M pieces"),
+    INT("batch", batch, 1, 1e9, "N", "samples of one update, over all ranks (default 32)"),
+    INT("accumulate", accumulate, 1, 1e9, "M", "compute a batch in M pieces"),
     LIST("dim", dim, "NAME=VALUE", "size of a symbolic axis"),
     LIST("freeze", freeze, "PATTERN", "do not train these initializers (glob)"),
     LIST("train", train, "PATTERN", "train only what matches (glob)"),
@@ -110,9 +110,9 @@ const struct mgpu_arg mgpu_train_table[] = {
      .value = "S",
      .help = "S logical ranks (8) on whatever devices: the same bits on any number of them"},
     HEADING("Run"),
-    INT("epochs", epochs, 1, "N", "passes over the data (default 1)"),
-    INT("steps", steps, 1, "N", "updates, instead of epochs"),
-    INT("steps-per-epoch", steps_per_epoch, 1, "N", "end an epoch early"),
+    INT("epochs", epochs, 1, 1e9, "N", "passes over the data (default 1)"),
+    INT("steps", steps, 1, 1e15, "N", "updates, instead of epochs"),
+    INT("steps-per-epoch", steps_per_epoch, 1, 1e15, "N", "end an epoch early"),
     {.name = "save",
      .kind = MGPU_ARG_LIST,
      .offset = FIELD(save),

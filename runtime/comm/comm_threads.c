@@ -178,7 +178,9 @@ static int collective(struct member *m, struct mgpu_collective *op)
     else
         broadcast(m);
     pthread_mutex_lock(&g->lock);
-    return barrier(g);
+    int rc = barrier(g);
+    g->current[m->comm.rank] = NULL; /* the caller may use it for something else now */
+    return rc;
 }
 
 /* A sender leaves its operation where the receiver finds it, and waits until it was taken. */

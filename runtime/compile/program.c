@@ -383,7 +383,8 @@ int mgpu_compile(struct mgpu_program **out, struct mgpu_graph *g,
     *out = NULL;
     p->arena = mgpu_arena_new();
     p->graph = g;
-    mgpu_fuse(g, options->backend);
+    if (!options->unfused)
+        mgpu_fuse(g, options->backend);
     int rc = mgpu_storage_separate(g);
     struct compile c = {.p = p, .g = g, .options = options};
     c.live = mgpu_xcalloc((size_t)g->node_count, sizeof *c.live);

@@ -84,6 +84,7 @@ struct mgpu_compile_options {
     const struct mgpu_store_layout *store;
     int threads;
     bool exact;
+    bool unfused; /* every node of the graph stays one (the planner times them) */
 };
 
 /* Compiles the graph (after mgpu_plan_apply) and takes it over, also on failure. */

@@ -39,13 +39,15 @@ static int add(struct list *l, int number)
     return 0;
 }
 
+enum { MOST_NUMBER = 1023 };
+
 static int parse_number(const char **at, int *out)
 {
     if (!isdigit((unsigned char)**at))
         return -1;
     long value = strtol(*at, (char **)at, 10);
-    *out = value > 1023 ? 1024 : (int)value;
-    return value > 1023 ? -1 : 0;
+    *out = value > MOST_NUMBER ? MOST_NUMBER + 1 : (int)value;
+    return value > MOST_NUMBER ? -1 : 0;
 }
 
 static int parse_cpu(struct list *l, const char *item, const char **at)
@@ -56,10 +58,16 @@ static int parse_cpu(struct list *l, const char *item, const char **at)
     do {
         ++*at;
         if (parse_number(at, &from) < 0)
-            return mgpu_fail(MGPU_EUSAGE, "--devices: '%s' needs a device number after ':'", item);
+            return mgpu_fail(MGPU_EUSAGE,
+                             "--devices: '%s' needs a device number, 0 to %d, after ':'", item,
+                             MOST_NUMBER);
         to = from;
         if (**at == '-' && (++*at, parse_number(at, &to) < 0))
-            return mgpu_fail(MGPU_EUSAGE, "--devices: '%s' needs a number after '-'", item);
+            return mgpu_fail(MGPU_EUSAGE,
+                             "--devices: '%s' needs a device number, 0 to %d, after '-'", item,
+                             MOST_NUMBER);
+        if (to < from)
+            return mgpu_fail(MGPU_EUSAGE, "--devices: '%s' counts down", item);
         for (int i = from; i <= to; i++)
             MGPU_TRY(add(l, i));
     } while (**at == ',' && isdigit((unsigned char)(*at)[1]));
@@ -80,7 +88,7 @@ static int parse_list(struct list *l, const char *text)
         at += 3;
         MGPU_TRY(parse_cpu(l, item, &at));
         if (!*at)
-            return l->count ? 0 : mgpu_fail(MGPU_EUSAGE, "--devices: empty list");
+            return 0;
         if (*at != ',')
             return mgpu_fail(MGPU_EUSAGE, "--devices: cannot read '%s'", item);
         at++;

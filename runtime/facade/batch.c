@@ -2,6 +2,7 @@
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,6 +111,17 @@ static int run_rank(struct mgpu_rank *rank, void *context)
 
 /* ---- The whole batch ------------------------------------------------------------------------- */
 
+static int check_weights(const double *weights, const int64_t *rows, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (!(weights[i] >= 0 && isfinite(weights[i])))
+            return mgpu_fail(MGPU_EINVALID,
+                             "--sample-weight: the weight of sample %lld is %g; weights are finite "
+                             "and not negative",
+                             (long long)rows[i], weights[i]);
+    return 0;
+}
+
 static int count_losses(struct mgpu_trainer *t, const struct mgpu_batch_run *run, double *counts)
 {
     struct mgpu_source *s = run->source;
@@ -120,6 +132,7 @@ static int count_losses(struct mgpu_trainer *t, const struct mgpu_batch_run *run
         if (t->lower.float_type == MGPU_FLOAT)
             for (int64_t i = run->count - 1; i >= 0; i--)
                 t->sample_weights[i] = (double)((float *)t->sample_weights)[i];
+        MGPU_TRY(check_weights(t->sample_weights, run->rows, run->count));
     }
     for (int i = 0; i < t->losses; i++) {
         int slot = s->slot_of_loss[i];
@@ -132,6 +145,42 @@ static int count_losses(struct mgpu_trainer *t, const struct mgpu_batch_run *run
                                  s->sample_weight_slot >= 0 ? t->sample_weights : NULL, rows));
     }
     return 0;
+}
+
+static int check_samples(struct mgpu_trainer *t, const struct mgpu_batch_run *run, int slot,
+                         int64_t elements, void *sample)
+{
+    const struct mgpu_feed_want *want = &t->want[slot];
+    for (int64_t i = 0; i < run->count; i++) {
+        MGPU_TRY(mgpu_feed_rows(run->source->feed, slot, &run->rows[i], 1, sample));
+        for (int64_t e = 0; e < elements; e++) {
+            double value = mgpu_get_double(sample, want->type, e);
+            if (!isfinite(value))
+                return mgpu_fail(MGPU_EINVALID, "'%s', sample %lld: the value %g is not finite",
+                                 want->name, (long long)run->rows[i], value);
+        }
+    }
+    return 0;
+}
+
+/* When a step failed for its values: a sample that is not finite is the better reason, whichever
+ * rank and node met it first. */
+static int blame_sample(struct mgpu_trainer *t, const struct mgpu_batch_run *run)
+{
+    for (int slot = 0; slot < t->wants; slot++) {
+        const struct mgpu_feed_want *want = &t->want[slot];
+        int64_t elements = 1;
+        void *sample;
+        for (int k = 0; k < want->rank; k++)
+            elements *= want->dims[k];
+        if (t->step_rows[slot] || !mgpu_is_float(want->type))
+            continue;
+        MGPU_TRY(mgpu_alloc(&sample, (uint64_t)elements * mgpu_dtype_size(want->type), "a sample"));
+        int rc = check_samples(t, run, slot, elements, sample);
+        mgpu_free(sample);
+        MGPU_TRY(rc);
+    }
+    return MGPU_EINVALID;
 }
 
 static void set_scalars(struct mgpu_trainer *t, const struct mgpu_batch_run *run,
@@ -163,7 +212,8 @@ int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, dou
     if (!predicts)
         MGPU_TRY(count_losses(t, run, counts));
     set_scalars(t, run, counts, job.scalars);
-    MGPU_TRY(mgpu_team_run(t->team, run_rank, &job));
+    int rc = mgpu_team_run(t->team, run_rank, &job);
+    MGPU_TRY(rc == MGPU_EINVALID ? blame_sample(t, run) : rc);
     for (int i = 0; i < t->losses && !predicts; i++) {
         losses[i] = result(t, i);
         totals->loss[i] += t->loss[i].sum ? losses[i] : losses[i] * counts[i];

@@ -2,7 +2,7 @@
 #include "partitioner/annotate.h"
 #include "partitioner/plan_check.h"
 #include "partitioner/planner.h"
-#include "runtime/base/nearest.h"
+#include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
 
@@ -19,9 +19,7 @@ static int parse_strategy(enum choice *out, const char *text)
             *out = (enum choice)i;
             return 0;
         }
-    const char *near = mgpu_nearest(text, strategies, HYBRID + 1);
-    return mgpu_fail(MGPU_EUSAGE, "--strategy: '%s' is not known; did you mean '%s'?", text,
-                     near ? near : "auto");
+    return mgpu_prefix(mgpu_unknown_word("value", text, strategies, HYBRID + 1), "--strategy");
 }
 
 static bool asks_for_places(const struct mgpu_options *o)

@@ -1,5 +1,5 @@
 /* What a person said, turned into what the parts understand. */
-#include "runtime/base/nearest.h"
+#include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
 
@@ -19,16 +19,14 @@ static struct mgpu_texts texts(const char *const *list)
     return (struct mgpu_texts){.items = list, .count = mgpu_text_count(list)};
 }
 
-/* One of the words, or MGPU_EUSAGE with the nearest. */
+/* One of the words, or MGPU_EUSAGE with all of them. */
 static int word(int *out, const char *option, const char *text, const char *const *words)
 {
     int n = mgpu_text_count(words);
     for (*out = 0; *out < n; ++*out)
         if (!strcmp(text, words[*out]))
             return 0;
-    const char *near = mgpu_nearest(text, words, n);
-    return mgpu_fail(MGPU_EUSAGE, "%s: '%s' is not known; did you mean '%s'?", option, text,
-                     near ? near : words[0]);
+    return mgpu_prefix(mgpu_unknown_word("value", text, words, n), "%s", option);
 }
 
 /* ---- Model ----------------------------------------------------------------------------------- */
@@ -79,6 +77,7 @@ static int settle_dropout(struct mgpu_trainer *t)
     struct mgpu_dropout_rule *r = MGPU_NEW_ARRAY(t->arena, struct mgpu_dropout_rule, n);
     for (int i = 0; i < n; i++) {
         const char *text = t->options.dropout[i], *value = text;
+        r[i].fits = MGPU_NEW_ARRAY(t->arena, bool, 1);
         if (strchr(text, '='))
             MGPU_TRY(split_pair(t, "--dropout", text, &r[i].node, &value));
         if (!strcmp(value, "keep"))
@@ -198,6 +197,9 @@ static int settle_inputs(struct mgpu_trainer *t)
         if (!d)
             continue;
         int axis = mgpu_feed_axis(t->train.feed, declared->name);
+        if (axis > 0 && axis >= d->rank)
+            return mgpu_fail(MGPU_EUSAGE, "--batch-axis %s=%d: %s has %d axes", declared->name,
+                             axis, d->title, d->rank);
         int64_t rows = mgpu_feed_step_rows(t->train.feed, declared->name);
         in[i].batch_axis = rows ? -1 : axis;
         if (declared->rank >= 0 && declared->rank != d->rank) /* reshaped: no size to learn */
@@ -417,6 +419,19 @@ static int open_source(struct mgpu_trainer *t, struct mgpu_source *s, int64_t fi
     return 0;
 }
 
+/* Samples for validation of --val-split; the last ones. */
+static int hold_out(const struct mgpu_trainer *t, int64_t *count)
+{
+    double part = t->options.val_split;
+    *count = (int64_t)(part * (double)t->samples);
+    if (part > 0 && t->val.feed)
+        return mgpu_fail(MGPU_EUSAGE, "--val and --val-split exclude each other");
+    if (part > 0 && *count == 0)
+        return mgpu_fail(MGPU_EUSAGE, "--val-split %g of %lld samples holds out none", part,
+                         (long long)t->samples);
+    return 0;
+}
+
 static int settle_sources(struct mgpu_trainer *t)
 {
     const struct mgpu_options *o = &t->options;
@@ -425,7 +440,8 @@ static int settle_sources(struct mgpu_trainer *t)
                          t->losses ? " and label" : "");
     MGPU_TRY(mgpu_feed_bind(t->train.feed, t->want, t->wants, t->batch));
     t->samples = mgpu_feed_samples(t->train.feed);
-    int64_t held_out = (int64_t)(o->val_split * (double)t->samples);
+    int64_t held_out;
+    MGPU_TRY(hold_out(t, &held_out));
     bool shuffle = o->shuffle && !o->inference;
     for (int i = 0; i < t->wants; i++)
         if (t->step_rows[i] && shuffle) {
@@ -437,7 +453,6 @@ static int settle_sources(struct mgpu_trainer *t)
         MGPU_TRY(mgpu_prefix(mgpu_feed_bind(t->val.feed, t->want, t->wants, t->batch), "--val"));
         t->val_samples = mgpu_feed_samples(t->val.feed);
         MGPU_TRY(open_source(t, &t->val, 0, t->val_samples, false));
-        held_out = 0;
     } else if (held_out > 0) {
         t->samples -= held_out;
         t->val_samples = held_out;
@@ -447,21 +462,37 @@ static int settle_sources(struct mgpu_trainer *t)
     return open_source(t, &t->train, 0, t->samples, shuffle);
 }
 
+static int numbers_for(void *out, int64_t count, const char *what)
+{
+    return mgpu_alloc(out, (uint64_t)count * 8, what);
+}
+
+/* Elements of a loss's labels in the largest batch. */
+static int64_t label_elements(const struct mgpu_trainer *t, const struct mgpu_loss *loss,
+                              int64_t largest)
+{
+    int64_t n = 1;
+    for (int k = 0; k < loss->label_rank; k++)
+        n *= mgpu_dim_has(loss->label_dims[k], MGPU_BATCH) && loss->label_dims[k].value == t->batch
+                 ? largest
+                 : loss->label_dims[k].value;
+    return n;
+}
+
+/* For the largest batch that there is: the last one, when --batch is more than all samples. */
 static int host_buffers(struct mgpu_trainer *t)
 {
-    t->rows = mgpu_xcalloc((size_t)t->batch, sizeof *t->rows);
-    t->sample_weights = mgpu_xcalloc((size_t)t->batch, sizeof *t->sample_weights);
-    int64_t most = 1;
+    int64_t samples = t->samples > t->val_samples ? t->samples : t->val_samples, most = 1;
+    int64_t largest = samples < t->batch ? samples : t->batch;
     for (int i = 0; i < t->wants; i++)
         most = t->step_rows[i] > most ? t->step_rows[i] : most;
-    t->step_row = mgpu_xcalloc((size_t)most, sizeof *t->step_row);
+    MGPU_TRY(numbers_for(&t->rows, largest, "sample numbers of a batch (--batch)"));
+    MGPU_TRY(numbers_for(&t->sample_weights, largest, "sample weights of a batch (--batch)"));
+    MGPU_TRY(numbers_for(&t->step_row, most, "rows of a step (--rows)"));
     t->labels = mgpu_xcalloc((size_t)t->losses, sizeof(void *));
-    for (int i = 0; i < t->losses; i++) {
-        int64_t n = 1;
-        for (int k = 0; k < t->loss[i].label_rank; k++)
-            n *= t->loss[i].label_dims[k].value;
-        MGPU_TRY(mgpu_alloc(&t->labels[i], (uint64_t)n * 8, "labels of a batch"));
-    }
+    for (int i = 0; i < t->losses; i++)
+        MGPU_TRY(numbers_for(&t->labels[i], label_elements(t, &t->loss[i], largest),
+                             "labels of a batch (--batch)"));
     return 0;
 }
 
@@ -479,6 +510,22 @@ static int bind_data(struct mgpu_trainer *t)
     MGPU_TRY(rc);
     MGPU_TRY(settle_sources(t));
     return host_buffers(t);
+}
+
+/* After the model was lowered: a rule that fits nothing changes nothing. */
+static int check_dropout(const struct mgpu_trainer *t)
+{
+    for (int i = 0; i < t->lower.dropouts && t->lower.training; i++) {
+        const struct mgpu_dropout_rule *r = &t->lower.dropout[i];
+        if (!*r->fits && r->node)
+            return mgpu_fail(MGPU_EUSAGE, "--dropout %s: there is no Dropout node '%s'",
+                             t->options.dropout[i], r->node);
+        if (!*r->fits && r->probability)
+            mgpu_note("--dropout %s: the model has no Dropout nodes (an export for inference "
+                      "leaves them out)",
+                      t->options.dropout[i]);
+    }
+    return 0;
 }
 
 int mgpu_settle_losses(struct mgpu_trainer *t)
@@ -499,6 +546,7 @@ int mgpu_settle_losses(struct mgpu_trainer *t)
         rc = bind_loss(t, g, i);
     mgpu_graph_free(g);
     MGPU_TRY(rc);
+    MGPU_TRY(check_dropout(t));
     int metrics = mgpu_text_count(t->options.metric);
     for (int i = 0; i < metrics; i++)
         MGPU_TRY(mgpu_metric_parse(&t->metric, &t->metrics, t->options.metric[i], t->loss,

@@ -50,8 +50,14 @@ static void make_numbers(struct mgpu_trainer *t)
 {
     t->numbers = MGPU_NEW_ARRAY(t->arena, struct mgpu_number, 1 + t->losses + t->metrics);
     t->number_names = MGPU_NEW_ARRAY(t->arena, char *, t->losses);
-    for (int i = 0; i < t->losses; i++)
-        t->number_names[i] = mgpu_arena_format(t->arena, "loss_%s", t->loss[i].output);
+    for (int i = 0; i < t->losses; i++) {
+        int same = 1; /* losses of one output: loss_y, loss_y_2 ... */
+        for (int k = 0; k < i; k++)
+            same += !strcmp(t->loss[k].output, t->loss[i].output);
+        t->number_names[i] =
+            same > 1 ? mgpu_arena_format(t->arena, "loss_%s_%d", t->loss[i].output, same)
+                     : mgpu_arena_format(t->arena, "loss_%s", t->loss[i].output);
+    }
     t->totals.metric_sum = MGPU_NEW_ARRAY(t->arena, double, t->metrics);
     t->totals.metric_count = MGPU_NEW_ARRAY(t->arena, double, t->metrics);
 }
@@ -128,9 +134,9 @@ void mgpu_trainer_free(struct mgpu_trainer *t)
     for (int i = 0; t->labels && i < t->losses; i++)
         mgpu_free(t->labels[i]);
     free(t->labels);
-    free(t->rows);
-    free(t->step_row);
-    free(t->sample_weights);
+    mgpu_free(t->rows);
+    mgpu_free(t->step_row);
+    mgpu_free(t->sample_weights);
     free(t->result_sums);
     free(t->devices);
     mgpu_weights_free(t->weights);
@@ -192,7 +198,8 @@ int mgpu_evaluate_source(struct mgpu_trainer *t, struct mgpu_source *source,
         struct mgpu_batch_run run = {
             .mode = MGPU_MODE_EVALUATE, .source = source, .rows = t->rows, .index = i};
         run.count = mgpu_batches_rows(&source->batches, i, t->rows);
-        MGPU_TRY(mgpu_run_batch(t, &run, losses, counts, totals));
+        MGPU_TRY(mgpu_prefix(mgpu_run_batch(t, &run, losses, counts, totals), "%s",
+                             source == &t->val ? "validation" : "evaluation"));
     }
     return 0;
 }

@@ -29,8 +29,9 @@ int mgpu_loss_shape_of(struct mgpu_loss_shape *out, const struct mgpu_graph *g,
     if (batch < 0)
         return mgpu_fail(
             MGPU_EINVALID,
-            "output '%s' %s has no axis of samples to compare with labels (where a step "
-            "takes R rows, say --rows for the label too)",
+            "output '%s' %s has no axis of samples to compare with labels (inputs with samples "
+            "on another axis than 0 need --batch-axis NAME=K; where a step takes R rows, the label "
+            "needs --rows too)",
             y->name, mgpu_value_text(text, g, y));
     struct mgpu_dim rows = mgpu_dim_div(y->dims[batch], n);
     bool wide = rows.value > 1 && y->rank < MGPU_MAX_RANK;

@@ -91,29 +91,69 @@ static bool suits(const struct mgpu_metric *metric, const struct mgpu_loss *loss
     return loss->kind != MGPU_LOSS_OUTPUT && !classes;
 }
 
-/* Adds the metric for every loss that it suits (of output `output`, unless that is NULL); named
- * after the output too where it suits several. Returns how many. */
+/* Losses with one output and one label have one metric. */
+static bool same_target(const struct mgpu_loss *a, const struct mgpu_loss *b)
+{
+    return !strcmp(a->output, b->output) && !strcmp(a->label, b->label);
+}
+
+/* The outputs and labels that a metric suits. */
+static int count_targets(const struct mgpu_metric *metric, const struct mgpu_loss *losses,
+                         int count)
+{
+    int targets = 0;
+    for (int i = 0; i < count; i++) {
+        bool fresh = suits(metric, &losses[i]);
+        for (int k = 0; k < i && fresh; k++)
+            fresh = !suits(metric, &losses[k]) || !same_target(&losses[k], &losses[i]);
+        targets += fresh;
+    }
+    return targets;
+}
+
+static bool is_there(const struct mgpu_metric *list, int count, const struct mgpu_metric *metric,
+                     const struct mgpu_loss *losses, int loss)
+{
+    for (int i = 0; i < count; i++)
+        if (list[i].kind == metric->kind && list[i].k == metric->k &&
+            same_target(&losses[list[i].loss], &losses[loss]))
+            return true;
+    return false;
+}
+
+static bool name_taken(const struct mgpu_metric *list, int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (!strcmp(list[i].name, name))
+            return true;
+    return false;
+}
+
+/* Adds the metric, unless it is there, for every loss that it suits (of output `output`, unless
+ * that is NULL); named after the output too where it suits several. Returns how many it suits. */
 static int add(struct mgpu_metric **list, int *count, struct mgpu_metric metric, const char *output,
                const struct mgpu_loss *losses, int loss_count, struct mgpu_arena *arena)
 {
-    int suited = 0, added = 0;
+    int suited = 0, targets = count_targets(&metric, losses, loss_count);
     const char *plain = plain_name(&metric, arena);
-    for (int i = 0; i < loss_count; i++)
-        suited += suits(&metric, &losses[i]);
-    struct mgpu_metric *all = MGPU_NEW_ARRAY(arena, struct mgpu_metric, *count + suited);
+    struct mgpu_metric *all = MGPU_NEW_ARRAY(arena, struct mgpu_metric, *count + targets);
     if (*count)
         memcpy(all, *list, sizeof *all * (size_t)*count);
     *list = all;
     for (int i = 0; i < loss_count; i++) {
         if (!suits(&metric, &losses[i]) || (output && strcmp(losses[i].output, output) != 0))
             continue;
+        suited++;
+        if (is_there(all, *count, &metric, losses, i))
+            continue;
         metric.loss = i;
         metric.name =
-            suited > 1 ? mgpu_arena_format(arena, "%s_%s", losses[i].output, plain) : plain;
+            targets > 1 ? mgpu_arena_format(arena, "%s_%s", losses[i].output, plain) : plain;
+        if (name_taken(all, *count, metric.name)) /* one output, several labels */
+            metric.name = mgpu_arena_format(arena, "%s_%s", losses[i].label, metric.name);
         all[(*count)++] = metric;
-        added++;
     }
-    return added;
+    return suited;
 }
 
 /* ",output=NAME" behind the kind, NULL when there is none. */
@@ -316,6 +356,6 @@ int mgpu_metric_build(struct mgpu_graph *g, const struct mgpu_metric *metric,
 
 double mgpu_metric_value(const struct mgpu_metric *metric, double sum, double count)
 {
-    double mean = sum / count;
+    double mean = count > 0 ? sum / count : NAN;
     return metric->kind == MGPU_METRIC_RMSE ? sqrt(mean) : mean;
 }

@@ -345,7 +345,7 @@ static void test_dropout(void)
                                "y = Dropout(a, ratio) name=\"second\"\n"
                                "output y\noutput mask\n";
     struct mgpu_lower_options o = at_batch(2);
-    struct mgpu_dropout_rule rules[] = {{NULL, 0}, {"second", 0.5}};
+    struct mgpu_dropout_rule rules[] = {{.node = NULL}, {.node = "second", .probability = 0.5}};
     static const int want[] = {1, 0, 1, 0};
     for (int i = 0; i < 4; i++) {
         struct built b;

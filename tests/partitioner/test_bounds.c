@@ -24,14 +24,17 @@ static void make(struct problem *p, struct test_random *r, int most_groups)
     p->graph = test_training(&net, r, kinds, test_below(r, 3));
     int64_t memory = test_below(r, 3) ? 1 << 20 : 400 + 40 * test_below(r, 40);
     double speed = 1 << test_below(r, 7);
-    p->topology =
-        test_topology(p->devices, kinds, speed, 0.25 * test_below(r, 4), test_below(r, 3), memory);
-    if (test_below(r, 4) == 0)
+    int replicas = test_below(r, 4) ? 1 : 2;
+    p->topology = test_topology(p->devices * replicas, kinds, speed, 0.25 * test_below(r, 4),
+                                test_below(r, 3), memory);
+    if (replicas == 1 && test_below(r, 4) == 0)
         p->graph->pin[test_below(r, net.groups)] = test_below(r, p->devices);
-    CHECK_OK(mgpu_flow_new(&p->flow, p->graph, kinds, 0, p->devices));
+    CHECK_OK(mgpu_flow_new(&p->flow, p->graph, kinds, 0, p->topology->devices));
     int weights_on = test_below(r, 8) ? -1 : test_below(r, p->devices);
-    mgpu_replica_init(&p->replica, p->topology, mgpu_channels(p->topology), 1, p->devices,
+    mgpu_replica_init(&p->replica, p->topology, mgpu_channels(p->topology), replicas, p->devices,
                       weights_on, p->arena);
+    p->replica.bucket_bytes = 8 << test_below(r, 5);
+    p->topology->kind[0].interference = 1 + test_below(r, 2);
 }
 
 static void drop(struct problem *p)
@@ -177,7 +180,7 @@ static void check_problem(struct problem *p, struct test_random *r, int *proven,
     struct mgpu_bounds bounds;
     mgpu_bound(&bounds, p->flow, &p->replica);
     CHECK_(bounds.step <= best * (1 + 1e-12), "bound %g above the optimum %g", bounds.step, best);
-    for (int i = 0; i < 10 && bounds.step < INFINITY; i++) {
+    for (int i = 0; i < 10 && p->replica.replicas == 1 && bounds.step < INFINITY; i++) {
         double ms = random_schedule(p, r);
         CHECK_(bounds.step <= ms * (1 + 1e-12), "bound %g above a schedule's %g", bounds.step, ms);
     }
@@ -195,7 +198,7 @@ static void check_problem(struct problem *p, struct test_random *r, int *proven,
     double heuristic = quick->best_lacking ? INFINITY : quick->best_ms;
     CHECK_(heuristic >= best, "%g is better than the optimum %g", heuristic, best);
     bool roomy = p->topology->device[0].memory >= 1 << 20;
-    if (roomy && p->topology->kinds == 1 && p->replica.weights_on < 0) {
+    if (roomy && p->topology->kinds == 1 && p->replica.weights_on < 0 && p->replica.replicas == 1) {
         double limit = (2 - 1.0 / p->devices) * best + longest_communication(p);
         CHECK_(heuristic <= limit, "heuristic %g passes its bound %g", heuristic, limit);
     }

@@ -141,33 +141,33 @@ struct edit {
 
 static const struct edit edits[] = {
     {"\"version\": 1", "\"version\": 2", "a plan of version 2; this mgpu reads version 1"},
-    {"\"version\": 1", "\"version\": \"1\"", "\"version\" is text, not a whole number"},
-    {"\"version\": 1", "\"verse\": 1", "\"version\" is missing"},
-    {"\"version\": 1", "\"version\": 1e300", "\"version\" is a number, not a whole number"},
-    {"\"sha256\": \"0011", "\"sha256\": \"00XY", "not 64 hexadecimal digits"},
-    {"\"batch\": 8", "\"batch\": 0", "\"batch\" is 0: not from 1"},
-    {"\"batch\": 8", "\"batch\": 8.5", "\"batch\" is a number, not a whole number"},
-    {"[ \"cpu:0\", \"cpu:1\" ]", "[ ]", "\"devices\" lists 0"},
-    {"[ \"cpu:0\", \"cpu:1\" ]", "[ \"cpu:0\", 1 ]", "devices[1]: a whole number, not text"},
-    {"[ \"cpu:0\", \"cpu:1\" ]", "[ \"cpu:0\", \"\" ]", "devices[1]: '' is not the name"},
-    {"\"devices\": [", "\"devices\": 7, \"more\": [", "\"devices\" is a whole number, not a list"},
+    {"\"version\": 1", "\"version\": \"1\"", "'version' must be a whole number"},
+    {"\"version\": 1", "\"verse\": 1", "'version' is missing"},
+    {"\"version\": 1", "\"version\": null", "'version' is null"},
+    {"\"version\": 1", "\"version\": 1e300", "'version' must be a whole number"},
+    {"\"sha256\": \"0011", "\"sha256\": \"00XY", "must be 64 hexadecimal digits"},
+    {"\"batch\": 8", "\"batch\": 0", "'batch' must be a whole number from 1"},
+    {"\"batch\": 8", "\"batch\": 8.5", "'batch' must be a whole number"},
+    {"[ \"cpu:0\", \"cpu:1\" ]", "[ ]", "'devices' lists 0"},
+    {"[ \"cpu:0\", \"cpu:1\" ]", "[ \"cpu:0\", 1 ]", "'devices': entry 1 must be a text"},
+    {"[ \"cpu:0\", \"cpu:1\" ]", "[ \"cpu:0\", \"\" ]", "'devices': '' is not the name"},
+    {"\"devices\": [", "\"devices\": 7, \"more\": [", "'devices' must be a list"},
     {"\"strategy\": \"branch\"", "\"strategy\": \"brunch\"", "did you mean 'branch'?"},
     {"\"device\": \"cpu:1\"", "\"device\": \"cpu:7\"",
-     "nodes[2]: \"device\": 'cpu:7' is not one of the devices (cpu:0, cpu:1)"},
+     "nodes[2]: 'device': 'cpu:7' is not one of the devices (cpu:0, cpu:1)"},
     {"\"device\": \"cpu:1\"", "\"device\": \"cpu:0,cpu:1\"", "2 devices, but the first node has 1"},
-    {"\"device\": \"cpu:1\"", "\"device\": 1", "nodes[2]: \"device\" is a whole number"},
-    {"\"device\": \"cpu:1\"", "\"device\": null", "nodes[2]: \"device\" is"},
-    {"\"slice\": \"all\"", "\"slice\": \"half\"", "nodes[0]: \"slice\" is 'half'"},
+    {"\"device\": \"cpu:1\"", "\"device\": 1", "nodes[2]: 'device' must be a text"},
+    {"\"device\": \"cpu:1\"", "\"device\": null", "nodes[2]: 'device' is null"},
+    {"\"slice\": \"all\"", "\"slice\": \"half\"", "nodes[0]: 'slice' is 'half'"},
     {"\"output\": \"q\"", "\"output\": \"p\"", "'p' is placed twice"},
-    {"\"output\": \"q\"", "\"output\": \"q\\u0000x\"", "zero byte"},
-    {"\"W\": \"cpu:1\"", "\"W\": 3", "owners: \"W\" is a whole number, not text"},
-    {"\"W\": \"cpu:1\"", "\"W\": \"gpu:1\"", "owners: \"W\": 'gpu:1' is not one of the devices"},
-    {"\"bytes\": 4096", "\"bytes\": -4", "buckets[0]: \"bytes\" is -4"},
-    {"\"step_ms\": 1.5", "\"step_ms\": \"fast\"", "\"step_ms\" is text, not a number"},
-    {"\"step_ms\": 1.5", "\"step_ms\": -1", "\"step_ms\" is negative"},
-    {"\"why\": \"the fastest\"", "\"how\": 1", "alternatives[0]: \"why\" is missing"},
-    {"\"strategy\": \"branch\",\n", "\"strategy\": \"branch\"\n", "is not JSON"},
-    {"{\n  \"version\"", "[{\n  \"version\"", "not a whole plan"},
+    {"\"W\": \"cpu:1\"", "\"W\": 3", "owners: 'W' must be a text"},
+    {"\"W\": \"cpu:1\"", "\"W\": \"gpu:1\"", "owners: 'W': 'gpu:1' is not one of the devices"},
+    {"\"bytes\": 4096", "\"bytes\": -4", "buckets[0]: 'bytes' must be a whole number from 1"},
+    {"\"step_ms\": 1.5", "\"step_ms\": \"fast\"", "'step_ms' must be a number"},
+    {"\"step_ms\": 1.5", "\"step_ms\": -1", "'step_ms' must be a number from 0"},
+    {"\"why\": \"the fastest\"", "\"how\": 1", "alternatives[0]: 'why' is missing"},
+    {"\"strategy\": \"branch\",\n", "\"strategy\": \"branch\"\n", "object value separator"},
+    {"{\n  \"version\"", "[{\n  \"version\"", "the file ends too early"},
 };
 
 static char *replaced(const char *text, const char *from, const char *to)
@@ -205,8 +205,8 @@ static void test_wrong_files(void)
         free(bad);
     }
     for (size_t n = 0; n + 2 < size; n++) /* cut anywhere before the last brace */
-        read_fails(text, n, "not a whole plan");
-    read_fails("[]", 2, "a plan is a JSON object");
+        read_fails(text, n, "the file ends too early");
+    read_fails("[]", 2, "must hold one object");
     struct mgpu_plan_file *none;
     CHECK_FAILS(mgpu_plan_file_read(&none, build_path("none.json")), "No such file");
     free(text);

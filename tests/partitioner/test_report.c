@@ -215,6 +215,7 @@ static void check_drawing(const struct mgpu_outline *o, const struct mgpu_layout
     for (int i = 0; i < l->lines; i++) {
         const struct mgpu_line *e = &l->line[i];
         int bends = l->box[e->to].layer - l->box[e->from].layer;
+        CHECK(e->points == bends + 1);
         CHECK_NEAR(e->x[0], l->box[e->from].x, 0);
         CHECK_NEAR(e->x[bends], l->box[e->to].x, 0);
     }
@@ -268,6 +269,32 @@ static void test_chain(void)
     mgpu_arena_free(arena);
 }
 
+/* Lines that would need too many bends go straight: the work stays small. */
+static void test_long_lines(void)
+{
+    enum { NODES = 3000 };
+    struct mgpu_arena *arena = mgpu_arena_new();
+    struct mgpu_outline *o = MGPU_NEW(arena, struct mgpu_outline);
+    int *place = MGPU_NEW_ARRAY(arena, int, NODES), straight = 0;
+    o->nodes = NODES;
+    o->node = MGPU_NEW_ARRAY(arena, struct mgpu_outline_node, NODES);
+    o->edge = MGPU_NEW_ARRAY(arena, struct mgpu_outline_edge, 2 * NODES);
+    for (int i = 1; i < NODES; i++) { /* each needs the one before, and the first */
+        o->node[i].first_edge = o->edges;
+        if (i > 1)
+            o->edge[o->edges++] = (struct mgpu_outline_edge){0, i, 4};
+        o->edge[o->edges++] = (struct mgpu_outline_edge){i - 1, i, 4};
+        o->node[i].edges = o->edges - o->node[i].first_edge;
+    }
+    struct mgpu_layout *l =
+        mgpu_layout_new(o, place, NODES, (struct mgpu_layout_sizes){.box = 100, .bend = 10});
+    for (int i = 0; i < l->lines; i++)
+        straight += l->line[i].points == 2;
+    CHECK(l->layers == NODES && straight > NODES && straight < 2 * NODES - 100);
+    mgpu_layout_free(l);
+    mgpu_arena_free(arena);
+}
+
 int main(void)
 {
     build_begin();
@@ -278,6 +305,7 @@ int main(void)
     test_page(&r);
     test_drawings();
     test_chain();
+    test_long_lines();
     mgpu_plan_file_free((struct mgpu_plan_file *)r.plan);
     build_end();
     return test_end();

@@ -134,6 +134,62 @@ static void check_chain(void)
     mgpu_arena_free(t->arena);
 }
 
+/* A strategy that is asked for is planned, even where it does not pay. */
+static void check_forced(void)
+{
+    struct mgpu_task_graph *g = towers(1, 6, false);
+    struct mgpu_topology *t = test_topology(4, 1, 100, 0, 0, 1 << 20);
+    struct model m = {.whole = g, .kinds = 1};
+    struct mgpu_search_request q = request_for(&m, t);
+    struct mgpu_search_result *r;
+    q.strategy = "branch";
+    CHECK_OK(mgpu_search(&r, &q));
+    CHECK(r->candidate[0].strategy == MGPU_TACTIC_BRANCH);
+    CHECK_NEAR(r->candidate[0].step_ms, 18 + 2, 1e-12); /* there and back once */
+    mgpu_search_result_free(r);
+    q.strategy = "hybrid";
+    CHECK_OK(mgpu_search(&r, &q));
+    CHECK(r->candidate[0].strategy == MGPU_TACTIC_HYBRID);
+    CHECK(r->candidate[0].replicas == 2 && r->candidate[0].ranks == 2);
+    mgpu_search_result_free(r);
+    q.strategy = "single";
+    CHECK_OK(mgpu_search(&r, &q));
+    CHECK(r->candidate[0].strategy == MGPU_TACTIC_SINGLE);
+    CHECK(strstr(r->candidate[0].why, "asked"));
+    mgpu_search_result_free(r);
+    q.strategy = "stacked";
+    CHECK_FAILS(mgpu_search(&r, &q), "no plan of strategy 'stacked'");
+    forget(&m);
+    test_graph_free(g);
+    mgpu_arena_free(t->arena);
+}
+
+/* A gain within noise is no reason to leave one device: 1 ms of 100 beside a chain. */
+static void check_noise(void)
+{
+    for (int ms = 1; ms <= 10; ms += 9) {
+        struct mgpu_task_graph *g = test_graph(1, 2, 1, 2, 1);
+        struct mgpu_topology *t = test_topology(2, 1, 1e6, 0, 0, 1 << 20);
+        struct model m = {.whole = g, .kinds = 1};
+        struct mgpu_search_request q = request_for(&m, t);
+        struct mgpu_search_result *r;
+        test_task(g, 1, 0, F, 100 - ms, 0);
+        test_task(g, 1, 1, F, ms, 0);
+        q.inseparable = "the samples are mixed";
+        CHECK_OK(mgpu_search(&r, &q));
+        CHECK(r->candidate[0].strategy == (ms == 1 ? MGPU_TACTIC_SINGLE : MGPU_TACTIC_BRANCH));
+        const struct mgpu_candidate *branch = find(r, MGPU_TACTIC_BRANCH);
+        CHECK_NEAR(branch->step_ms, 100 - ms, 1e-12);
+        CHECK(branch->proven);
+        if (ms == 1)
+            CHECK(strstr(branch->why, "within the noise"));
+        mgpu_search_result_free(r);
+        forget(&m);
+        test_graph_free(g);
+        mgpu_arena_free(t->arena);
+    }
+}
+
 /* k equal independent towers on n devices take ceil(k/n) times as long as one (where cutting one
  * would take longer). */
 static void check_towers(void)
@@ -463,6 +519,7 @@ static void check_kinds(void)
     struct model m = {.whole = g, .kinds = 3};
     struct mgpu_search_request q = request_for(&m, t);
     struct mgpu_search_result *r;
+    g->host_ms = NULL; /* there is none */
     for (int i = 0; i < g->tasks; i++) {
         double ms = g->task[i].ms[0];
         g->task[i].ms = mgpu_arena_copy(g->arena, (double[]){3 * ms, ms, 2 * ms}, 3 * sizeof ms);
@@ -505,6 +562,8 @@ static void check_memory_cut(void)
 int main(void)
 {
     check_chain();
+    check_forced();
+    check_noise();
     check_towers();
     check_no_links();
     check_launches();

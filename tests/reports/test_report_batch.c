@@ -211,6 +211,7 @@ static void test_unreadable_sample(void)
     o.batch = 3;
     o.shuffle = false;
     o.devices = devices[2];
+    o.strategy = "data";
     tiny_train(&r,
                tiny_model("input x float N 512\n"
                           "init w float 512 1 = .001\n"
@@ -242,6 +243,7 @@ static void test_no_memory(void)
     o.loss = tiny_list("mse", NULL);
     o.batch = 64;
     o.devices = devices[2];
+    o.strategy = "data";
     const char *model = tiny_model("input x float N 16\n"
                                    "init w float 16 1 = 1\n"
                                    "init many int64 2 = 1 4000000\n"

@@ -44,8 +44,15 @@ static void make_places(struct make *m)
     s->place_of = MGPU_NEW_ARRAY(arena, int, devices);
     s->extra = MGPU_NEW_ARRAY(arena, bool, devices);
     memset(s->place_of, -1, sizeof *s->place_of * (size_t)devices);
+    bool *used = MGPU_NEW_ARRAY(arena, bool, devices);
+    for (int g = 0; g < c->graph->groups; g++)
+        used[c->device[g]] = true;
+    for (int i = 0; i < c->graph->params; i++)
+        if (c->owner[i] >= 0)
+            used[c->owner[i]] = true;
     for (int d = 0; d < (c->replicas == 1 ? devices : c->ranks); d++)
-        add_place(s, d, false);
+        if (used[d] || c->replicas > 1)
+            add_place(s, d, false);
     for (int g = 0; g < c->graph->groups; g++)
         if (s->place_of[c->device[g]] < 0)
             add_place(s, c->device[g], true);
@@ -73,8 +80,14 @@ static void list_devices(struct make *m)
     for (int r = 0; r < m->chosen->replicas; r++)
         for (int p = 0; p < m->places.count; p++)
             device[n++] = device_at(m, r, p);
-    for (int d = used; m->places.count == m->chosen->ranks && d < t->devices; d++)
-        device[n++] = d;
+    if (m->chosen->replicas == 1) {
+        for (int d = 0; d < t->devices; d++)
+            if (m->places.place_of[d] < 0)
+                device[n++] = d;
+    } else {
+        for (int d = used; m->places.count == m->chosen->ranks && d < t->devices; d++)
+            device[n++] = d;
+    }
     for (int i = 0; i < n; i++)
         name[i] = t->device[device[i]].name;
     mgpu_plan_file_devices(m->plan, n, name);

@@ -52,7 +52,6 @@ struct mgpu_options {
     const char *plan;               /* plan.json */
     const char *const *place;       /* PATTERN=DEVICE */
     const char *merge, *weights_on; /* devices */
-    const char *cost_profile;       /* measured costs for the planner */
     int threads;
     int deterministic; /* logical ranks; 0: off */
     /* run */
@@ -135,6 +134,7 @@ struct mgpu_facts {
     int64_t trained_elements;
     int trained, frozen, statistics;
     uint64_t memory_bytes, peak_memory_bytes; /* of our allocators */
+    const char *devices;                      /* of the ranks: "cpu:0,cpu:1" */
     const char *strategy;                     /* "single", "data" */
     const char *batch_norm; /* "per rank", ...; NULL: no statistics are taken in training */
 };

@@ -37,14 +37,13 @@ static int fail(int code)
 static void say_start(const struct mgpu_train_command *c, const struct mgpu_facts *f)
 {
     const struct mgpu_options *o = &c->options;
-    const char *devices = o->plan ? o->plan : o->devices ? o->devices : "cpu";
     if (c->quiet)
         return;
     fprintf(stderr,
             "%s: %d weights trained (%lld numbers), %d frozen, %d running statistics; %s\n"
             "%s on %s: %d rank%s of %d thread%s%s%s; batch %lld, %lld step%s an epoch\n",
             c->model, f->trained, (long long)f->trained_elements, f->frozen, f->statistics,
-            o->optimizer, f->strategy, devices, f->ranks, f->ranks == 1 ? "" : "s", f->threads,
+            o->optimizer, f->strategy, f->devices, f->ranks, f->ranks == 1 ? "" : "s", f->threads,
             f->threads == 1 ? "" : "s", f->batch_norm ? "; batch norm " : "",
             f->batch_norm ? f->batch_norm : "", (long long)f->batch, (long long)f->steps_per_epoch,
             f->steps_per_epoch == 1 ? "" : "s");

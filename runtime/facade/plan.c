@@ -81,6 +81,32 @@ static int check_file(struct mgpu_trainer *t)
     return rc;
 }
 
+const char *mgpu_step_rows_input(const struct mgpu_trainer *t)
+{
+    for (int i = 0; i < t->wants; i++)
+        if (t->step_rows[i])
+            return t->want[i].name;
+    return NULL;
+}
+
+/* The rows of a step stay together: one rank unless the person asked for several. */
+static int keep_step_whole(const struct mgpu_trainer *t, bool asked, int *ranks)
+{
+    const char *input = mgpu_step_rows_input(t);
+    if (!input || (*ranks == 1 && !t->options.deterministic))
+        return 0;
+    if (asked)
+        return mgpu_fail(MGPU_EUNSUPPORTED,
+                         "the rows of '%s' belong to their step (--rows), so there are no samples "
+                         "to split over ranks; give one device and no --strategy",
+                         input);
+    mgpu_note("one rank (%s): the rows of '%s' belong to their step (--rows), so there are no "
+              "samples to split",
+              t->devices[0].name, input);
+    *ranks = 1;
+    return 0;
+}
+
 static int from_file(struct mgpu_trainer *t, int *ranks)
 {
     const struct mgpu_options *o = &t->options;
@@ -95,7 +121,8 @@ static int from_file(struct mgpu_trainer *t, int *ranks)
     if (o->devices && t->device_count != t->plan_file->devices)
         return mgpu_fail(MGPU_EUSAGE, "--plan %s: is for %d devices, --devices names %d", o->plan,
                          t->plan_file->devices, t->device_count);
-    return mgpu_prefix(take_plan(t, ranks), "--plan %s", o->plan);
+    MGPU_TRY(mgpu_prefix(take_plan(t, ranks), "--plan %s", o->plan));
+    return t->plan->replicas > 1 ? keep_step_whole(t, true, ranks) : 0;
 }
 
 /* ---- From the planner ------------------------------------------------------------------------ */
@@ -127,8 +154,7 @@ static int from_planner(struct mgpu_trainer *t, enum choice choice, int *ranks)
                                            .pin = o->place,
                                            .merge = o->merge,
                                            .weights_on = o->weights_on,
-                                           .precision = o->precision,
-                                           .profile = o->cost_profile};
+                                           .precision = o->precision};
     MGPU_TRY(mgpu_planner_run(&planned, &model, &options));
     note_choice(planned->plan);
     t->plan_file = planned->plan;
@@ -151,10 +177,14 @@ static int choose(struct mgpu_trainer *t, int *ranks)
                   *ranks);
         *ranks = 1;
     }
+    bool placed = choice == BRANCH || choice == HYBRID || asks_for_places(o);
+    if (o->deterministic && placed)
+        return mgpu_fail(MGPU_EUSAGE, "--deterministic is data parallel: no --strategy branch or "
+                                      "hybrid, --place, --merge or --weights-on beside it");
+    MGPU_TRY(keep_step_whole(t, choice != AUTO || placed || o->deterministic, ranks));
     if (o->deterministic)
         MGPU_TRY(mgpu_devices_multiplex(&t->devices, ranks, o->deterministic));
-    bool plans = choice == BRANCH || choice == HYBRID || asks_for_places(o) ||
-                 (choice == AUTO && *ranks > 1 && t->pieces == 1);
+    bool plans = placed || (choice == AUTO && *ranks > 1 && t->pieces == 1);
     if (plans && !o->inference && !o->deterministic)
         return from_planner(t, choice, ranks);
     t->plan = mgpu_plan_data(*ranks);

@@ -28,19 +28,11 @@ static int sample_axis(const struct mgpu_value *v)
     return -1;
 }
 
-static bool has_step_rows(const struct mgpu_trainer *t)
-{
-    for (int i = 0; i < t->wants; i++)
-        if (t->step_rows[i])
-            return true;
-    return false;
-}
-
 /* An output whose rows are not the samples would be written wrongly without a word. */
 static int check_whole(const struct mgpu_trainer *t, const struct mgpu_value *v, const char *name)
 {
     char text[MGPU_VALUE_TEXT], node[MGPU_VALUE_TEXT] = "an input";
-    if (mgpu_value_count(v) != 1 && !has_step_rows(t)) {
+    if (mgpu_value_count(v) != 1 && !mgpu_step_rows_input(t)) {
         if (v->producer)
             mgpu_origin_text(node, &v->producer->origin);
         return mgpu_fail(MGPU_EUNSUPPORTED,

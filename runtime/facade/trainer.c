@@ -263,6 +263,15 @@ static const char *batch_norm(const struct mgpu_trainer *t)
                                            : "by the batch";
 }
 
+static const char *rank_devices(const struct mgpu_trainer *t)
+{
+    const char *list = "";
+    for (int r = 0; r < mgpu_team_size(t->team); r++)
+        list = mgpu_arena_format(t->arena, "%s%s%s", list, r ? "," : "",
+                                 mgpu_team_rank(t->team, r)->device.name);
+    return list;
+}
+
 void mgpu_trainer_facts(const struct mgpu_trainer *t, struct mgpu_facts *f)
 {
     *f = (struct mgpu_facts){.samples = t->samples,
@@ -274,6 +283,7 @@ void mgpu_trainer_facts(const struct mgpu_trainer *t, struct mgpu_facts *f)
                              .threads = t->devices[0].threads,
                              .memory_bytes = mgpu_alloc_bytes(),
                              .peak_memory_bytes = mgpu_alloc_peak(),
+                             .devices = rank_devices(t),
                              .strategy = mgpu_strategy_name(t->plan->strategy),
                              .batch_norm = batch_norm(t)};
     count_weights(t, f);

@@ -124,6 +124,65 @@ static void test_words(void)
     refused(three, &o, "--batch-axis x=5");
 }
 
+/* What does not go together is refused, not dropped. */
+static void test_deterministic_places(void)
+{
+    struct mgpu_options o = plain();
+    o.devices = "cpu:0,cpu:1";
+    o.deterministic = 2;
+    CHECK(train(three, &o).rc >= 0);
+    o.strategy = "branch";
+    refused(three, &o, "--deterministic is data parallel");
+    o.strategy = NULL;
+    o.place = tiny_list("w=cpu:1", NULL);
+    refused(three, &o, "--deterministic is data parallel");
+}
+
+/* Rows of a step are no samples: two devices are one too many, unless they were asked to split. */
+static void test_step_rows_devices(void)
+{
+    static const char *const two_rows = "input x float 2 2\n"
+                                        "init w float 2 3 = .1 .2 .3 .4 -.1 .3\n"
+                                        "y = MatMul(x, w)\n"
+                                        "output y float 2 3\n";
+    struct mgpu_options o = plain();
+    struct mgpu_trainer *t;
+    struct mgpu_facts facts;
+    o.devices = "cpu:0,cpu:1";
+    o.rows = tiny_list("x=2", "label=2", NULL);
+    o.batch = 1;
+    mgpu_set_note(count_note, (void *)"one rank (cpu:0): the rows of 'x'");
+    notes = 0;
+    CHECK_OK(mgpu_trainer_new(&t, tiny_model(two_rows), &o));
+    mgpu_trainer_facts(t, &facts);
+    CHECK(facts.ranks == 1 && !strcmp(facts.devices, "cpu:0") && facts.steps_per_epoch == 2);
+    CHECK(notes == 1);
+    mgpu_set_note(NULL, NULL);
+    mgpu_trainer_free(t);
+    o.strategy = "data";
+    refused(two_rows, &o, "the rows of 'x' belong to their step");
+    o.strategy = "branch";
+    refused(two_rows, &o, "the rows of 'x' belong to their step");
+    o.strategy = NULL;
+    o.deterministic = 2;
+    refused(two_rows, &o, "the rows of 'x' belong to their step");
+}
+
+/* A single plan for two devices is one rank, and its report names that one device. */
+static void test_chosen_single(void)
+{
+    struct mgpu_options o = plain();
+    struct mgpu_trainer *t;
+    struct mgpu_facts facts;
+    o.devices = "cpu:0,cpu:1";
+    o.batch = 1;
+    CHECK_OK(mgpu_trainer_new(&t, tiny_model(three), &o));
+    mgpu_trainer_facts(t, &facts);
+    CHECK_(facts.ranks == 1 && !strcmp(facts.devices, "cpu:0") && !strcmp(facts.strategy, "single"),
+           "%s on %s, %d ranks", facts.strategy, facts.devices, facts.ranks);
+    mgpu_trainer_free(t);
+}
+
 /* Two losses of one output are two numbers, and their labels' accuracy is one. */
 static void test_two_losses_of_one_output(void)
 {
@@ -151,6 +210,9 @@ int main(void)
     test_validation_split();
     test_dropout_rules();
     test_words();
+    test_deterministic_places();
+    test_step_rows_devices();
+    test_chosen_single();
     test_two_losses_of_one_output();
     tiny_end();
     return test_end();

@@ -23,6 +23,8 @@ complain "printing or exiting outside the programs" "$(
         grep -vE '^(runtime/cli/|[a-z]+/mgpu_(train|partition|convert)\.c:)' || true)"
 complain "HDF5 outside runtime/data/h5.h" "$(search '#include <hdf5' $ours | grep -v '^runtime/data/h5\.h:' || true)"
 complain "oneDNN outside runtime/cpu" "$(search '#include .*dnnl' $ours | grep -v '^runtime/cpu/' || true)"
+complain "CUDA outside runtime/cuda" "$(
+    search '#include <(cuda|nvrtc|cublas|cudnn|nccl)' $ours | grep -v '^runtime/cuda/' || true)"
 complain "protobuf-c outside importer and exporter" "$(
     search '#include .*(protobuf-c|pb-c)' runtime partitioner)"
 complain "files over 700 lines" "$(
@@ -41,7 +43,8 @@ arrows runtime/ref "$core|runtime/ref/|runtime/backend\.h"
 arrows runtime/cpu "$core|runtime/cpu/|runtime/ref/|runtime/backend\.h"
 arrows runtime/comm 'runtime/(base|comm)/'
 arrows runtime/compile "$core|runtime/(comm|compile)/|runtime/backend\.h"
-arrows runtime/executor "$core|runtime/(comm|compile|executor)/"
+arrows runtime/executor "$core|runtime/(comm|compile|executor)/|runtime/cuda/cuda\.h"
+arrows runtime/cuda "$core|runtime/cuda/"
 arrows runtime/data 'runtime/(base|data)/'
 arrows runtime/train "$core|runtime/(data|train)/"
 arrows runtime/cli 'runtime/(base|cli)/|runtime/mgpu\.h'

@@ -3,6 +3,7 @@
 #include "runtime/base/memory.h"
 #include "runtime/base/status.h"
 #include "runtime/compile/plan.h"
+#include "runtime/cuda/cuda.h"
 
 #include <ctype.h>
 #include <omp.h>
@@ -50,11 +51,10 @@ static int parse_number(const char **at, int *out)
     return value > MOST_NUMBER ? -1 : 0;
 }
 
-static int parse_cpu(struct list *l, const char *item, const char **at)
+/* What stands after `cpu` or `cuda`: ":0,2" or ":0-3". */
+static int parse_numbers(struct list *l, const char *item, const char **at)
 {
     int from, to;
-    if (**at != ':')
-        return add(l, -1);
     do {
         ++*at;
         if (parse_number(at, &from) < 0)
@@ -74,14 +74,50 @@ static int parse_cpu(struct list *l, const char *item, const char **at)
     return 0;
 }
 
+static int parse_cpu(struct list *l, const char *item, const char **at)
+{
+    return **at == ':' ? parse_numbers(l, item, at) : add(l, -1);
+}
+
+/* `cuda` is the first GPU, `cuda:all` every one. */
+static int list_gpus(struct list *gpus, const char *item, const char *at)
+{
+    int count = 1;
+    if (*at && *at != ':' && *at != ',')
+        return mgpu_fail(MGPU_EUSAGE, "--devices: '%s' is no device; use cuda:0,1 or cuda:all",
+                         item);
+    if (*at == ':' && strncmp(at, ":all", 4))
+        return parse_numbers(gpus, item, &at);
+    if (*at == ':')
+        MGPU_TRY(mgpu_cuda_count(&count));
+    for (int i = 0; i < count; i++)
+        MGPU_TRY(add(gpus, i));
+    return 0;
+}
+
+/* GPUs are checked only: no rank runs on one yet. */
+static int refuse_gpus(const char *item, const char *at)
+{
+    struct list gpus = {0};
+    int rc = list_gpus(&gpus, item, at);
+    for (int i = 0; i < gpus.count && rc == 0; i++)
+        rc = mgpu_cuda_check(gpus.number[i]);
+    if (rc == 0)
+        rc = mgpu_fail(MGPU_EUNSUPPORTED, "mgpu does not train on a GPU yet");
+    return rc == MGPU_EUSAGE ? rc
+                             : mgpu_prefix(rc,
+                                           "--devices: '%s' cannot be used (for the CPU, type "
+                                           "--devices cpu)",
+                                           item);
+}
+
 static int parse_list(struct list *l, const char *text)
 {
     const char *at = text;
     for (;;) {
         const char *item = at;
         if (!strncmp(at, "cuda", 4))
-            return mgpu_fail(MGPU_EUNSUPPORTED,
-                             "--devices: '%s': this build has no CUDA; use cpu devices", item);
+            return refuse_gpus(item, at + 4);
         if (strncmp(at, "cpu", 3))
             return mgpu_fail(MGPU_EUSAGE,
                              "--devices: '%s' is no device; use cpu, cpu:0,cpu:1 or cpu:0-3", item);

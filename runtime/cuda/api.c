@@ -1,0 +1,65 @@
+#include "runtime/cuda/api.h"
+
+#include "runtime/base/status.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+
+struct entry {
+    const char *name;
+    void **at; /* the member of the table */
+};
+
+/* cuda.h gives some functions another name (_v2): that is the one in the library. */
+#define NAME_(f) #f
+#define NAME(f)  NAME_(f)
+#define ENTRY(f) {NAME(f), (void **)&table->f},
+#define END                                                                                        \
+    {                                                                                              \
+        NULL, NULL                                                                                 \
+    }
+
+static int load(const char *library, const struct entry *entries)
+{
+    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    if (!handle)
+        return mgpu_fail(MGPU_EDEVICE, "%s", dlerror());
+    for (const struct entry *e = entries; e->name; e++) {
+        *e->at = dlsym(handle, e->name);
+        if (!*e->at)
+            return mgpu_fail(MGPU_EDEVICE, "%s is too old: it has no %s", library, e->name);
+    }
+    return 0;
+}
+
+/* The name of a library of the toolkit: of the major version whose headers we were built with. */
+static const char *versioned(char name[64], const char *library, int major)
+{
+    snprintf(name, 64, "lib%s.so.%d", library, major);
+    return name;
+}
+
+int mgpu_cuda_load_driver(struct mgpu_cuda_driver *table)
+{
+    return load("libcuda.so.1", (struct entry[]){MGPU_CUDA_DRIVER(ENTRY) END});
+}
+
+int mgpu_cuda_load_nvrtc(struct mgpu_cuda_nvrtc *table)
+{
+    char name[64];
+    return load(versioned(name, "nvrtc", CUDA_VERSION / 1000),
+                (struct entry[]){MGPU_CUDA_NVRTC(ENTRY) END});
+}
+
+int mgpu_cuda_load_lt(struct mgpu_cuda_lt *table)
+{
+    char name[64];
+    return load(versioned(name, "cublasLt", CUBLAS_VER_MAJOR),
+                (struct entry[]){MGPU_CUDA_LT(ENTRY) END});
+}
+
+int mgpu_cuda_load_dnn(struct mgpu_cuda_dnn *table)
+{
+    char name[64];
+    return load(versioned(name, "cudnn", CUDNN_MAJOR), (struct entry[]){MGPU_CUDA_DNN(ENTRY) END});
+}

@@ -1,0 +1,61 @@
+/* Every function of the driver and NVIDIA's libraries that mgpu calls, as tables of pointers.
+ *
+ * The libraries are opened when first asked for, so that one program runs on machines with and
+ * without them; a test puts functions of its own into a table. Members have the functions' names:
+ * api->cuInit(0).
+ */
+#ifndef MGPU_CUDA_API_H
+#define MGPU_CUDA_API_H
+
+#include <cublasLt.h>
+#include <cuda.h>
+#include <cudnn.h>
+#include <nvrtc.h>
+
+#define MGPU_CUDA_DRIVER(F)                                                                        \
+    F(cuInit)                                                                                      \
+    F(cuDriverGetVersion)                                                                          \
+    F(cuDeviceGetCount)                                                                            \
+    F(cuDeviceGet)                                                                                 \
+    F(cuDeviceGetName)                                                                             \
+    F(cuDeviceGetAttribute)                                                                        \
+    F(cuGetErrorString)
+
+#define MGPU_CUDA_NVRTC(F)                                                                         \
+    F(nvrtcVersion)                                                                                \
+    F(nvrtcGetErrorString)                                                                         \
+    F(nvrtcCreateProgram)                                                                          \
+    F(nvrtcCompileProgram)                                                                         \
+    F(nvrtcGetProgramLogSize)                                                                      \
+    F(nvrtcGetProgramLog)                                                                          \
+    F(nvrtcGetCUBINSize)                                                                           \
+    F(nvrtcGetCUBIN)                                                                               \
+    F(nvrtcDestroyProgram)
+
+#define MGPU_CUDA_LT(F) F(cublasLtGetVersion)
+
+#define MGPU_CUDA_DNN(F) F(cudnnGetVersion)
+
+#define MGPU_CUDA_MEMBER(f) __typeof__(&f) f;
+
+struct mgpu_cuda_driver {
+    MGPU_CUDA_DRIVER(MGPU_CUDA_MEMBER)
+};
+struct mgpu_cuda_nvrtc {
+    MGPU_CUDA_NVRTC(MGPU_CUDA_MEMBER)
+};
+struct mgpu_cuda_lt {
+    MGPU_CUDA_LT(MGPU_CUDA_MEMBER)
+};
+struct mgpu_cuda_dnn {
+    MGPU_CUDA_DNN(MGPU_CUDA_MEMBER)
+};
+
+/* Fill a table, once its library has been opened. MGPU_EDEVICE: what is missing. Libraries stay
+ * open to the end of the program. */
+int mgpu_cuda_load_driver(struct mgpu_cuda_driver *table);
+int mgpu_cuda_load_nvrtc(struct mgpu_cuda_nvrtc *table);
+int mgpu_cuda_load_lt(struct mgpu_cuda_lt *table);
+int mgpu_cuda_load_dnn(struct mgpu_cuda_dnn *table);
+
+#endif

@@ -1,0 +1,14 @@
+/* GPUs, for those who know nothing of CUDA. Without the toolkit none.c stands in for this folder.
+ */
+#ifndef MGPU_CUDA_CUDA_H
+#define MGPU_CUDA_CUDA_H
+
+/* How many GPUs a program may use here (CUDA_VISIBLE_DEVICES counts). MGPU_EDEVICE when there is
+ * none, saying what is missing: CUDA in this build, the driver, its version, a GPU. */
+int mgpu_cuda_count(int *count);
+
+/* Whether GPU `index` can be used: it exists, is new enough, and the libraries are there. Else
+ * MGPU_EDEVICE and what is missing. */
+int mgpu_cuda_check(int index);
+
+#endif

@@ -1,0 +1,102 @@
+#include "runtime/cuda/device.h"
+
+#include "runtime/base/status.h"
+#include "runtime/cuda/cuda.h"
+
+#include <stdlib.h>
+
+int mgpu_cuda_status(const struct mgpu_cuda_driver *driver, CUresult result, const char *call)
+{
+    const char *text = NULL;
+    if (result == CUDA_SUCCESS)
+        return 0;
+    driver->cuGetErrorString(result, &text);
+    return mgpu_fail(MGPU_EDEVICE, "%s: %s", call, text ? text : "unknown error");
+}
+
+/* A driver runs what its own or an earlier major version of the toolkit made. */
+static int check_version(const struct mgpu_cuda_driver *driver)
+{
+    int version = 0;
+    MGPU_TRY(mgpu_cuda_status(driver, driver->cuDriverGetVersion(&version), "cuDriverGetVersion"));
+    if (version / 1000 < CUDA_VERSION / 1000)
+        return mgpu_fail(MGPU_EDEVICE,
+                         "the NVIDIA driver is too old: it runs CUDA %d.%d, this build needs %d.0",
+                         version / 1000, version % 1000 / 10, CUDA_VERSION / 1000);
+    return 0;
+}
+
+int mgpu_cuda_driver_count(const struct mgpu_cuda_driver *driver, int *count)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    *count = 0;
+    MGPU_TRY(check_version(driver));
+    CUresult result = driver->cuInit(0);
+    if (result == CUDA_SUCCESS)
+        result = driver->cuDeviceGetCount(count);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NO_DEVICE)
+        return mgpu_prefix(mgpu_cuda_status(driver, result, "cuInit"),
+                           "the NVIDIA driver does not start");
+    if (*count > 0)
+        return 0;
+    if (visible)
+        return mgpu_fail(MGPU_EDEVICE, "no GPU is visible (CUDA_VISIBLE_DEVICES is '%s')", visible);
+    return mgpu_fail(MGPU_EDEVICE, "there is an NVIDIA driver but no GPU");
+}
+
+static int no_such_device(int index, int count)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    const char *why = visible ? "; CUDA_VISIBLE_DEVICES hides others" : "";
+    if (count == 1)
+        return mgpu_fail(MGPU_EDEVICE, "there is no GPU %d, only cuda:0%s", index, why);
+    return mgpu_fail(MGPU_EDEVICE, "there is no GPU %d, only cuda:0 to cuda:%d%s", index, count - 1,
+                     why);
+}
+
+int mgpu_cuda_driver_check(const struct mgpu_cuda_driver *driver, int index, int *sm)
+{
+    int count, major = 0, minor = 0;
+    char name[128] = "";
+    CUdevice device;
+    MGPU_TRY(mgpu_cuda_driver_count(driver, &count));
+    if (index >= count)
+        return no_such_device(index, count);
+    CUresult result = driver->cuDeviceGet(&device, index);
+    if (result == CUDA_SUCCESS)
+        result = driver->cuDeviceGetName(name, sizeof name, device);
+    if (result == CUDA_SUCCESS)
+        result = driver->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                                              device);
+    if (result == CUDA_SUCCESS)
+        result = driver->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                                              device);
+    MGPU_TRY(mgpu_cuda_status(driver, result, "asking for the GPU's properties"));
+    *sm = 10 * major + minor;
+    if (*sm < MGPU_CUDA_OLDEST_SM)
+        return mgpu_fail(MGPU_EDEVICE, "%s has compute capability %d.%d, this build needs %d.%d",
+                         name, major, minor, MGPU_CUDA_OLDEST_SM / 10, MGPU_CUDA_OLDEST_SM % 10);
+    return 0;
+}
+
+int mgpu_cuda_count(int *count)
+{
+    struct mgpu_cuda_driver driver;
+    *count = 0;
+    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&driver), "no NVIDIA driver"));
+    return mgpu_cuda_driver_count(&driver, count);
+}
+
+int mgpu_cuda_check(int index)
+{
+    int sm;
+    struct mgpu_cuda_driver driver;
+    struct mgpu_cuda_nvrtc nvrtc;
+    struct mgpu_cuda_lt lt;
+    struct mgpu_cuda_dnn dnn;
+    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&driver), "no NVIDIA driver"));
+    MGPU_TRY(mgpu_cuda_driver_check(&driver, index, &sm));
+    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_nvrtc(&nvrtc), "no NVRTC"));
+    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_lt(&lt), "no cuBLASLt"));
+    return mgpu_prefix(mgpu_cuda_load_dnn(&dnn), "no cuDNN");
+}

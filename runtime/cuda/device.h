@@ -1,0 +1,20 @@
+/* Whether GPUs can be used, asked of a given driver. */
+#ifndef MGPU_CUDA_DEVICE_H
+#define MGPU_CUDA_DEVICE_H
+
+#include "runtime/cuda/api.h"
+
+/* What the toolkit that we were built with needs. */
+enum { MGPU_CUDA_OLDEST_SM = 75 };
+
+/* As mgpu_cuda_count; initialises the driver. */
+int mgpu_cuda_driver_count(const struct mgpu_cuda_driver *driver, int *count);
+
+/* As mgpu_cuda_check, less the libraries; the driver is initialised. *sm is 10 * major + minor of
+ * the compute capability. */
+int mgpu_cuda_driver_check(const struct mgpu_cuda_driver *driver, int index, int *sm);
+
+/* MGPU_EDEVICE with the driver's words when a call failed. */
+int mgpu_cuda_status(const struct mgpu_cuda_driver *driver, CUresult result, const char *call);
+
+#endif

@@ -1,0 +1,141 @@
+/* What is said when a GPU cannot be used, from drivers made up here; and the libraries there are.
+ */
+#include "runtime/cuda/cuda.h"
+#include "runtime/cuda/device.h"
+#include "runtime/executor/devices.h"
+#include "tests/test.h"
+
+/* ---- A driver of our own --------------------------------------------------------------------- */
+
+static struct {
+    int version, count, major, minor;
+    CUresult init;
+} fake;
+
+static CUresult get_version(int *version)
+{
+    *version = fake.version;
+    return CUDA_SUCCESS;
+}
+
+static CUresult init(unsigned flags)
+{
+    return flags ? CUDA_ERROR_INVALID_VALUE : fake.init;
+}
+
+static CUresult get_count(int *count)
+{
+    *count = fake.count;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_device(CUdevice *device, int ordinal)
+{
+    *device = ordinal;
+    return ordinal < fake.count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+static CUresult get_name(char *name, int size, CUdevice device)
+{
+    snprintf(name, (size_t)size, "GPU %d", device);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    (void)device;
+    *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? fake.major : fake.minor;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_error_string(CUresult result, const char **text)
+{
+    *text = result == CUDA_ERROR_SYSTEM_NOT_READY ? "system not ready" : "other";
+    return CUDA_SUCCESS;
+}
+
+static const struct mgpu_cuda_driver driver = {
+    .cuInit = init,
+    .cuDriverGetVersion = get_version,
+    .cuDeviceGetCount = get_count,
+    .cuDeviceGet = get_device,
+    .cuDeviceGetName = get_name,
+    .cuDeviceGetAttribute = get_attribute,
+    .cuGetErrorString = get_error_string,
+};
+
+/* ---- Checks ---------------------------------------------------------------------------------- */
+
+static void check_driver(void)
+{
+    int sm;
+    fake.version = CUDA_VERSION;
+    fake.count = 2, fake.major = 9, fake.minor = 0;
+    CHECK_OK(mgpu_cuda_driver_check(&driver, 1, &sm));
+    CHECK(sm == 90);
+    CHECK_FAILS(mgpu_cuda_driver_check(&driver, 2, &sm), "no GPU 2, only cuda:0 to cuda:1");
+    fake.version = CUDA_VERSION + 10;
+    CHECK_OK(mgpu_cuda_driver_check(&driver, 0, &sm));
+    fake.version = CUDA_VERSION - 1000;
+    CHECK_FAILS(mgpu_cuda_driver_check(&driver, 0, &sm), "driver is too old");
+    fake.version = CUDA_VERSION;
+    fake.major = 6, fake.minor = 1;
+    CHECK_FAILS(mgpu_cuda_driver_check(&driver, 0, &sm),
+                "GPU 0 has compute capability 6.1, this build needs 7.5");
+    fake.init = CUDA_ERROR_SYSTEM_NOT_READY;
+    CHECK_FAILS(mgpu_cuda_driver_check(&driver, 0, &sm), "does not start: cuInit: system not");
+    fake.init = CUDA_ERROR_NO_DEVICE, fake.count = 0;
+    CHECK_FAILS(mgpu_cuda_driver_check(&driver, 0, &sm), "an NVIDIA driver but no GPU");
+}
+
+static void check_visible(void)
+{
+    int sm;
+    fake.init = CUDA_SUCCESS, fake.count = 1;
+    setenv("CUDA_VISIBLE_DEVICES", "3", 1);
+    CHECK_FAILS(mgpu_cuda_driver_check(&driver, 1, &sm),
+                "only cuda:0; CUDA_VISIBLE_DEVICES hides others");
+    fake.count = 0;
+    CHECK_FAILS(mgpu_cuda_driver_check(&driver, 0, &sm), "(CUDA_VISIBLE_DEVICES is '3')");
+    unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+/* With or without a GPU here. */
+static void check_list(void)
+{
+    struct mgpu_rank_device *devices;
+    int count;
+    const char *lists[] = {"cuda", "cuda:0", "cuda:0,1", "cuda:all", "cpu:0,cuda:1023"};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        CHECK_FAILS(mgpu_devices_parse(&devices, &count, lists[i], 0), "type --devices cpu");
+    CHECK_FAILS(mgpu_devices_parse(&devices, &count, "cuda:x", 0), "needs a device number");
+    CHECK_FAILS(mgpu_devices_parse(&devices, &count, "cuda:3-1", 0), "counts down");
+    CHECK_FAILS(mgpu_devices_parse(&devices, &count, "cuda3", 0), "is no device");
+    if (mgpu_cuda_count(&count) < 0)
+        CHECK(strstr(mgpu_error(), "driver") || strstr(mgpu_error(), "GPU"));
+    CHECK(mgpu_devices_parse(&devices, &count, "cuda:1023", 0) < 0 && !devices);
+}
+
+/* Every library that is here has every function that we name. */
+static void check_libraries(void)
+{
+    struct mgpu_cuda_nvrtc nvrtc;
+    struct mgpu_cuda_lt lt;
+    struct mgpu_cuda_dnn dnn;
+    int loaded[] = {mgpu_cuda_load_nvrtc(&nvrtc), mgpu_cuda_load_lt(&lt), mgpu_cuda_load_dnn(&dnn)};
+    for (int i = 0; i < 3; i++)
+        CHECK(loaded[i] == 0 || loaded[i] == MGPU_EDEVICE);
+    if (loaded[1] == 0)
+        CHECK(lt.cublasLtGetVersion() / 10000 == CUBLAS_VER_MAJOR);
+    if (loaded[2] == 0)
+        CHECK(dnn.cudnnGetVersion() / 10000 == CUDNN_MAJOR);
+}
+
+int main(void)
+{
+    check_driver();
+    check_visible();
+    check_list();
+    check_libraries();
+    return test_end();
+}

@@ -68,9 +68,19 @@ static int report(const struct mgpu_lower_walk *w)
 
 /* ---- Inputs of a node ----------------------------------------------------------------------- */
 
+/* What is known of the input's contents, or NULL. */
+static const struct mgpu_array *contents_of(const struct mgpu_lower *l, const char *name)
+{
+    for (int i = 0; i < l->options->inputs; i++)
+        if (!strcmp(l->options->input[i].name, name))
+            return l->options->input[i].contents;
+    return NULL;
+}
+
 static int graph_input(struct mgpu_lower *l, const struct mgpu_onnx_value *declared,
                        struct mgpu_value **out)
 {
+    const struct mgpu_array *contents = contents_of(l, declared->name);
     struct mgpu_dim dims[MGPU_MAX_RANK];
     enum mgpu_dtype type;
     MGPU_TRY(mgpu_prefix(mgpu_lower_type(l, declared->type, &type), "input '%s'", declared->name));
@@ -80,7 +90,9 @@ static int graph_input(struct mgpu_lower *l, const struct mgpu_onnx_value *decla
     for (int i = 0; i < rank; i++)
         sizes[i] = dims[i].value;
     MGPU_TRY(mgpu_prefix(mgpu_count(&count, type, rank, sizes), "input '%s'", declared->name));
-    *out = mgpu_graph_input(l->g, declared->name, type, rank, dims);
+    *out = contents ? mgpu_graph_constant(l->g, declared->name, type, rank, dims, contents->data,
+                                          NULL)
+                    : mgpu_graph_input(l->g, declared->name, type, rank, dims);
     mgpu_names_set(l->walk->values, declared->name, *out);
     return 0;
 }

@@ -21,6 +21,7 @@ struct mgpu_lower_input { /* what the data say of a graph input; without one, ax
     int batch_axis; /* -1: none: rows are not samples */
     int rank;
     int64_t dims[MGPU_MAX_RANK]; /* per step at batch 1 where batch_axis says so; 0 = unknown */
+    const struct mgpu_array *contents; /* known now: the input is a constant. NULL: fed each step */
 };
 
 enum mgpu_norm_mode { MGPU_NORM_TRAIN, MGPU_NORM_FROZEN, MGPU_NORM_SYNC, MGPU_NORM_DEFAULT };

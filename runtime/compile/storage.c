@@ -62,7 +62,9 @@ static int separate(struct mgpu_graph *g, bool **claimed, struct mgpu_value **v,
 {
     if (!must && claim(*claimed, *v))
         return 0;
+    g->unfolded = true; /* a constant that is an output is copied there */
     *v = mgpu_copy(g, *v);
+    g->unfolded = false;
     if (!*v)
         return mgpu_build_error();
     *claimed = mgpu_xrealloc(*claimed, (size_t)g->value_count, sizeof **claimed);

@@ -145,7 +145,7 @@ static int append(struct mgpu_graph *g, struct mgpu_node *node)
 {
     MGPU_TRY(node->op->shape(node));
     MGPU_TRY(check_outputs(node));
-    if (can_fold(node))
+    if (!g->unfolded && can_fold(node))
         return mgpu_fold(g, node);
     node->id = g->node_count;
     g->nodes = mgpu_grow(g->nodes, (size_t)g->node_count, sizeof *g->nodes);

@@ -107,6 +107,7 @@ struct mgpu_graph {
     int output_count;
 
     struct mgpu_origin origin; /* given to the nodes that are appended now */
+    bool unfolded;             /* nodes of constants that are appended now run in each step */
 };
 
 struct mgpu_graph *mgpu_graph_new(void);

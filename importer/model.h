@@ -6,9 +6,9 @@
 #ifndef MGPU_IMPORTER_MODEL_H
 #define MGPU_IMPORTER_MODEL_H
 
-#include "importer/names.h"
 #include "importer/onnx_file.h"
 #include "runtime/base/array.h"
+#include "runtime/base/names.h"
 #include "runtime/graph/graph.h"
 
 struct mgpu_onnx_body;

@@ -2,7 +2,7 @@
 
 #include "exporter/onnx_copy.h"
 #include "exporter/onnx_write.h"
-#include "importer/names.h"
+#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 
 #include <stdlib.h>

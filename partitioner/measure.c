@@ -1,9 +1,9 @@
 #include "partitioner/measure.h"
 
-#include "importer/names.h"
 #include "partitioner/live.h"
 #include "partitioner/measure_private.h"
 #include "partitioner/signature.h"
+#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/compile/storage.h"
 #include "runtime/graph/step_scalar.h"

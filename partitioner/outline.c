@@ -68,14 +68,14 @@ static int by_place(const void *a, const void *b)
                           : (x->from > y->from) - (x->from < y->from);
 }
 
-static void append(struct mgpu_outline_edge **list, int *count, int from, int to, int64_t bytes)
+static void append(struct mgpu_outline_edge **list, int *count, struct mgpu_outline_edge edge)
 {
     *list = mgpu_grow(*list, (size_t)*count, sizeof **list);
-    (*list)[(*count)++] = (struct mgpu_outline_edge){.from = from, .to = to, .bytes = bytes};
+    (*list)[(*count)++] = edge;
 }
 
 /* Every use of a value made by another node, once for each node that uses it. */
-static void find_edges(const struct mgpu_outline *o, const struct mgpu_graph *g,
+static void find_edges(const struct mgpu_outline *o, const struct mgpu_graph *g, const int *inputs,
                        struct mgpu_outline_edge **list, int *count)
 {
     int *last_user = MGPU_NEW_ARRAY(o->arena, int, g->value_count);
@@ -92,16 +92,21 @@ static void find_edges(const struct mgpu_outline *o, const struct mgpu_graph *g,
             if (from >= to || last_user[v->id] == to + 1) /* its own, or entangled */
                 continue;
             last_user[v->id] = to + 1;
-            append(list, count, from, to, mgpu_value_bytes(v));
+            append(list, count,
+                   (struct mgpu_outline_edge){.from = from,
+                                              .to = to,
+                                              .bytes = mgpu_value_bytes(v),
+                                              .samples = inputs[v->id] != MGPU_FROM_NONE});
         }
     }
 }
 
-static void add_edges(struct mgpu_outline *o, const struct mgpu_graph *g)
+/* inputs[]: by value, as in add_origins. */
+static void add_edges(struct mgpu_outline *o, const struct mgpu_graph *g, const int *inputs)
 {
     struct mgpu_outline_edge *list = NULL;
     int count = 0;
-    find_edges(o, g, &list, &count);
+    find_edges(o, g, inputs, &list, &count);
     if (count)
         qsort(list, (size_t)count, sizeof *list, by_place);
     o->edge = MGPU_NEW_ARRAY(o->arena, struct mgpu_outline_edge, count);
@@ -109,6 +114,7 @@ static void add_edges(struct mgpu_outline *o, const struct mgpu_graph *g)
         struct mgpu_outline_edge *last = o->edges ? &o->edge[o->edges - 1] : NULL;
         if (last && last->to == list[i].to && last->from == list[i].from) {
             last->bytes += list[i].bytes;
+            last->samples = last->samples || list[i].samples;
             continue;
         }
         struct mgpu_outline_node *to = &o->node[list[i].to];
@@ -134,8 +140,9 @@ struct mgpu_outline *mgpu_outline_new(const struct mgpu_graph *g)
         if (g->parameters[i].role == MGPU_WEIGHT)
             o->weight[o->weights++] = mgpu_arena_string(arena, g->parameters[i].name);
     add_nodes(o, g);
-    add_origins(o, g, MGPU_NEW_ARRAY(arena, int, g->value_count));
-    add_edges(o, g);
+    int *from = MGPU_NEW_ARRAY(arena, int, g->value_count);
+    add_origins(o, g, from);
+    add_edges(o, g, from);
     return o;
 }
 

@@ -3,7 +3,7 @@
 #ifndef MGPU_PARTITIONER_OUTLINE_H
 #define MGPU_PARTITIONER_OUTLINE_H
 
-#include "importer/names.h"
+#include "runtime/base/names.h"
 #include "runtime/graph/graph.h"
 
 /* Which graph inputs a node is reached from. */
@@ -19,6 +19,7 @@ struct mgpu_outline_node {
 struct mgpu_outline_edge {
     int from, to;
     int64_t bytes; /* of all values that flow along it */
+    bool samples;  /* some of them depend on an input */
 };
 
 struct mgpu_outline {

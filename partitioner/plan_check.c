@@ -136,13 +136,13 @@ static int check_order(const struct check *c)
 
 /* ---- Rewrites -------------------------------------------------------------------------------- */
 
-/* reached[]: what needs node `from`, itself included. */
+/* reached[]: what needs the samples of node `from`, itself included. */
 static void reach(const struct mgpu_outline *m, int from, bool *reached)
 {
     memset(reached, 0, (size_t)m->nodes);
     reached[from] = true;
     for (int i = 0; i < m->edges; i++) /* edges stand in the order of the nodes they arrive at */
-        if (reached[m->edge[i].from])
+        if (m->edge[i].samples && reached[m->edge[i].from])
             reached[m->edge[i].to] = true;
 }
 

@@ -1,8 +1,8 @@
 /* Reading plan.json: nothing of it is trusted. */
 #include "partitioner/plan_file.h"
 
-#include "importer/names.h"
 #include "partitioner/json_in.h"
+#include "runtime/base/names.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 

@@ -78,7 +78,7 @@ static int settle_pins(struct mgpu_planner *p)
 static int settle_outline(struct mgpu_planner *p)
 {
     struct mgpu_graph *g;
-    MGPU_TRY(p->model->graph(&g, p->model->context, p->options->batch));
+    MGPU_TRY(p->model->graph(&g, p->model->context, p->options->batch, NULL));
     p->planned->outline = mgpu_outline_new(g);
     mgpu_graph_free(g);
     return 0;
@@ -90,7 +90,8 @@ static int settle_division(struct mgpu_planner *p)
     struct mgpu_graph *g;
     struct mgpu_applied applied;
     struct mgpu_plan *plan = mgpu_plan_data(2);
-    int rc = p->model->graph(&g, p->model->context, p->options->batch > 1 ? p->options->batch : 2);
+    int rc =
+        p->model->graph(&g, p->model->context, p->options->batch > 1 ? p->options->batch : 2, NULL);
     if (rc == 0) {
         if (mgpu_plan_apply(g, plan, 0, 1, &applied) < 0)
             p->inseparable = mgpu_arena_string(p->planned->arena, mgpu_error());
@@ -98,6 +99,24 @@ static int settle_division(struct mgpu_planner *p)
     }
     mgpu_plan_free(plan);
     return rc;
+}
+
+/* Stacked towers, when there are any that can be. */
+static int settle_towers(struct mgpu_planner *p)
+{
+    struct mgpu_graph *g = NULL;
+    if (!p->model->towers)
+        return 0;
+    p->towers = mgpu_plan_new(1, 1);
+    MGPU_TRY(p->model->towers(p->towers, p->model->context, p->options->batch));
+    if (p->towers->rewrites &&
+        p->model->graph(&g, p->model->context, p->options->batch, p->towers) == 0) {
+        mgpu_graph_free(g);
+        return 0;
+    }
+    mgpu_plan_free(p->towers);
+    p->towers = NULL;
+    return 0;
 }
 
 static void set_pins(const struct mgpu_planner *p, struct mgpu_task_graph *t)
@@ -109,12 +128,12 @@ static void set_pins(const struct mgpu_planner *p, struct mgpu_task_graph *t)
     }
 }
 
-static int build_tasks(struct mgpu_planner *p, int64_t batch, int busy,
+static int build_tasks(struct mgpu_planner *p, int variant, int64_t batch, int busy,
                        struct mgpu_task_graph **out)
 {
     struct mgpu_graph *g;
     const struct mgpu_topology *t = p->planned->topology;
-    MGPU_TRY(p->model->graph(&g, p->model->context, batch));
+    MGPU_TRY(p->model->graph(&g, p->model->context, batch, variant ? p->towers : NULL));
     struct mgpu_topology *now = mgpu_topology_first(t, t->devices, busy);
     int rc = mgpu_tasks_build(out, g, now, p->rate, p->profile);
     mgpu_topology_free(now);
@@ -137,16 +156,16 @@ static int tasks(void *context, int variant, int64_t batch, int devices,
 {
     struct mgpu_planner *p = context;
     int busy = has_cpus(p->planned->topology) ? devices : 0;
-    (void)variant; /* there are none */
     for (int i = 0; i < p->graphs; i++)
-        if (p->graph[i].batch == batch && p->graph[i].busy == busy) {
+        if (p->graph[i].batch == batch && p->graph[i].variant == variant &&
+            p->graph[i].busy == busy) {
             *out = p->graph[i].graph;
             return 0;
         }
     struct mgpu_task_graph *graph;
-    MGPU_TRY(build_tasks(p, batch, busy, &graph));
+    MGPU_TRY(build_tasks(p, variant, batch, busy, &graph));
     p->graph = mgpu_grow(p->graph, (size_t)p->graphs, sizeof *p->graph);
-    p->graph[p->graphs++] = (struct mgpu_planner_tasks){batch, busy, graph};
+    p->graph[p->graphs++] = (struct mgpu_planner_tasks){batch, variant, busy, graph};
     *out = graph;
     return 0;
 }
@@ -162,6 +181,7 @@ static int search(struct mgpu_planner *p)
                                           .batch = o->batch,
                                           .tasks = tasks,
                                           .context = p,
+                                          .variants = p->towers ? 1 : 0,
                                           .weights_on = p->weights_on,
                                           .inseparable = p->inseparable,
                                           .strategy = any ? NULL : o->strategy,
@@ -179,6 +199,7 @@ static int run(struct mgpu_planner *p)
     MGPU_TRY(settle_outline(p));
     MGPU_TRY(settle_pins(p));
     MGPU_TRY(settle_division(p));
+    MGPU_TRY(settle_towers(p));
     MGPU_TRY(settle_profile(p));
     MGPU_TRY(mgpu_prefix(search(p), "%s", p->model->path));
     return p->options->compile ? mgpu_prefix(mgpu_planner_memory(p), "%s", p->model->path) : 0;
@@ -196,6 +217,7 @@ int mgpu_planner_run(struct mgpu_planned **out, const struct mgpu_planner_model 
     for (int i = 0; i < p.graphs; i++)
         mgpu_task_graph_free(p.graph[i].graph);
     free(p.graph);
+    mgpu_plan_free(p.towers);
     mgpu_profile_free(p.profile);
     if (rc < 0)
         mgpu_planned_free(p.planned);

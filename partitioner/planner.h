@@ -13,13 +13,17 @@
 
 #include "partitioner/report.h"
 
+struct mgpu_plan;
 struct mgpu_topology;
 
 struct mgpu_planner_model {
     const char *path; /* of the ONNX file, for its hash */
-    /* The whole training graph (losses, gradients, updates) at a local batch; the caller frees it.
-     */
-    int (*graph)(struct mgpu_graph **out, void *context, int64_t batch);
+    /* The whole training graph (losses, gradients, updates) at a local batch, with the rewrites of
+     * a plan (NULL: none); the caller frees it. */
+    int (*graph)(struct mgpu_graph **out, void *context, int64_t batch,
+                 const struct mgpu_plan *plan);
+    /* Adds to the plan what stacks the model's equal towers; NULL: they are not looked for. */
+    int (*towers)(struct mgpu_plan *plan, void *context, int64_t batch);
     void *context;
     const char *training; /* for the reader: losses and optimizer */
 };

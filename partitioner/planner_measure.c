@@ -8,18 +8,19 @@
 struct copies {
     struct mgpu_planner *p;
     int64_t batch;
+    const struct mgpu_plan *plan;
 };
 
 static int copy(struct mgpu_graph **out, void *context)
 {
     const struct copies *c = context;
-    return c->p->model->graph(out, c->p->model->context, c->batch);
+    return c->p->model->graph(out, c->p->model->context, c->batch, c->plan);
 }
 
 static int measure(struct mgpu_planner *p, const struct mgpu_rank_device *device, int ranks,
-                   int64_t batch)
+                   int64_t batch, const struct mgpu_plan *plan)
 {
-    struct copies c = {p, batch};
+    struct copies c = {p, batch, plan};
     struct mgpu_measure m = {.graph = copy,
                              .context = &c,
                              .device = device,
@@ -32,15 +33,17 @@ static int measure(struct mgpu_planner *p, const struct mgpu_rank_device *device
 
 /* One device with the whole batch; then all at a time, with the whole (branch-wise) and with the
  * parts that replicas take. */
-static int measure_all(struct mgpu_planner *p, const struct mgpu_rank_device *device, int count)
+static int measure_all(struct mgpu_planner *p, const struct mgpu_rank_device *device, int count,
+                       const struct mgpu_plan *plan)
 {
     int64_t batch = p->options->batch, last = -1;
-    MGPU_TRY(measure(p, device, 1, batch));
+    MGPU_TRY(measure(p, device, 1, batch, plan));
     for (int replicas = 1; count > 1 && replicas <= count; replicas++) {
         int64_t part = (batch + replicas - 1) / replicas;
-        if (count % replicas || part == last || (replicas > 1 && p->inseparable))
+        if (count % replicas || part == last || (replicas > 1 && p->inseparable) ||
+            (replicas == 1 && plan))
             continue;
-        MGPU_TRY(measure(p, device, count, part));
+        MGPU_TRY(measure(p, device, count, part, plan));
         last = part;
     }
     return 0;
@@ -55,7 +58,9 @@ int mgpu_planner_measure(struct mgpu_planner *p)
     MGPU_TRY(mgpu_devices_parse(&device, &count, p->options->devices, 0));
     if (!p->profile)
         p->profile = mgpu_profile_new();
-    int rc = mgpu_prefix(measure_all(p, device, count), "--measure");
+    int rc = mgpu_prefix(measure_all(p, device, count, NULL), "--measure");
+    if (rc == 0 && p->towers)
+        rc = mgpu_prefix(measure_all(p, device, count, p->towers), "--measure");
     free(device);
     if (rc == 0 && p->options->profile)
         rc = mgpu_profile_write(p->profile, p->options->profile);

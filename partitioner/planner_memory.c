@@ -14,7 +14,7 @@ static int compiled_bytes(struct mgpu_planner *p, const struct mgpu_plan *plan, 
     struct mgpu_memory memory;
     const struct mgpu_topology *t = p->planned->topology;
     int64_t batch = (p->options->batch + plan->replicas - 1) / plan->replicas;
-    MGPU_TRY(p->model->graph(&g, p->model->context, batch));
+    MGPU_TRY(p->model->graph(&g, p->model->context, batch, plan));
     MGPU_TRY(
         mgpu_memory_compiled(&memory, g, plan, place, 1, t->kind[t->device[place].kind].threads));
     *out = memory.total;
@@ -38,10 +38,12 @@ static int chosen_bytes(struct mgpu_planner *p, const struct mgpu_plan *plan)
 
 static int baseline_bytes(struct mgpu_planner *p, struct mgpu_alternative *a)
 {
-    bool single = !strcmp(a->strategy, "single"), data = !strcmp(a->strategy, "data");
-    if (!a->feasible || !(single || data) || a->replicas > MGPU_MAX_RANKS)
+    bool stacked = !strcmp(a->strategy, "stacked");
+    if (!a->feasible || a->places > 1 || a->replicas > MGPU_MAX_RANKS)
         return 0;
     struct mgpu_plan *plan = mgpu_plan_data(a->replicas);
+    for (int i = 0; stacked && i < p->towers->rewrites; i++)
+        mgpu_plan_stack(plan, p->towers->rewrite[i].outputs, p->towers->rewrite[i].output);
     int rc = compiled_bytes(p, plan, 0, &a->memory_bytes);
     mgpu_plan_free(plan);
     return rc;

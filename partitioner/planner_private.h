@@ -11,6 +11,7 @@
 /* Task graphs, kept: the search asks for the same ones again. */
 struct mgpu_planner_tasks {
     int64_t batch;
+    int variant;
     int busy; /* CPU devices that work at the same time; 0: it does not matter */
     struct mgpu_task_graph *graph;
 };
@@ -21,6 +22,7 @@ struct mgpu_planner {
     struct mgpu_planned *planned;
     enum mgpu_rate rate;
     struct mgpu_profile *profile; /* or NULL */
+    struct mgpu_plan *towers;     /* rewrites of variant 1, or NULL */
     int *pin;                     /* by node of the outline: device, -1: free */
     int weights_on;               /* device, -1 */
     const char *inseparable;      /* why the batch may not be divided, or NULL */

@@ -3,6 +3,7 @@
 
 #include "partitioner/plan_check.h"
 #include "runtime/base/status.h"
+#include "runtime/compile/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -129,6 +130,23 @@ static void set_owners(struct make *m)
             plan->owner[plan->owners++] = (struct mgpu_plan_owner){
                 .parameter = mgpu_arena_string(plan->arena, g->param[i].name),
                 .place = m->places.place_of[m->chosen->owner[i]]};
+}
+
+static void set_rewrites(struct make *m)
+{
+    struct mgpu_plan_file *plan = m->plan;
+    const struct mgpu_plan *towers = m->chosen->variant ? m->p->towers : NULL;
+    plan->rewrites = towers ? towers->rewrites : 0;
+    plan->rewrite = MGPU_NEW_ARRAY(plan->arena, struct mgpu_plan_rewrite, plan->rewrites);
+    for (int i = 0; i < plan->rewrites; i++) {
+        const struct mgpu_rewrite *from = &towers->rewrite[i];
+        plan->rewrite[i] = (struct mgpu_plan_rewrite){
+            .kind = from->kind,
+            .outputs = from->outputs,
+            .output = MGPU_NEW_ARRAY(plan->arena, const char *, from->outputs)};
+        for (int k = 0; k < from->outputs; k++)
+            plan->rewrite[i].output[k] = mgpu_arena_string(plan->arena, from->output[k]);
+    }
 }
 
 static void set_predicted(struct make *m)
@@ -267,6 +285,7 @@ int mgpu_planner_report(struct mgpu_planner *p, const struct mgpu_search_result 
     list_devices(&m);
     place_nodes(&m);
     set_owners(&m);
+    set_rewrites(&m);
     set_predicted(&m);
     list_alternatives(&m);
     list_spans(&m);

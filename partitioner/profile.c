@@ -1,6 +1,6 @@
-#include "importer/names.h"
 #include "partitioner/profile_private.h"
 #include "partitioner/signature.h"
+#include "runtime/base/names.h"
 
 #include <stdio.h>
 #include <stdlib.h>

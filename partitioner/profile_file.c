@@ -1,9 +1,9 @@
 /* Profiles in files. */
 #include "exporter/atomic_file.h"
-#include "importer/names.h"
 #include "partitioner/json_in.h"
 #include "partitioner/profile_private.h"
 #include "partitioner/signature.h"
+#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 
 #include <stddef.h>

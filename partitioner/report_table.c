@@ -127,6 +127,16 @@ static void print_placement(const struct mgpu_plan_file *plan, FILE *to)
     }
 }
 
+static void print_rewrites(const struct mgpu_plan_file *plan, FILE *to)
+{
+    for (int i = 0; i < plan->rewrites; i++) {
+        fprintf(to, "  %s into one call:", plan->rewrite[i].kind);
+        for (int k = 0; k < plan->rewrite[i].outputs; k++)
+            fprintf(to, "%s %s", k ? "," : "", plan->rewrite[i].output[k]);
+        fputc('\n', to);
+    }
+}
+
 /* A table of a few nodes is worth more than counts. */
 static void print_nodes(const struct mgpu_plan_file *plan, FILE *to)
 {
@@ -148,5 +158,6 @@ void mgpu_report_table(const struct mgpu_report *r, int top, FILE *to)
     print_reasons(plan, top, to);
     print_bounds(r, to);
     print_placement(plan, to);
+    print_rewrites(plan, to);
     print_nodes(plan, to);
 }

@@ -509,6 +509,9 @@ static int fail_infeasible(const struct mgpu_search_run *run)
             (!best || less(t, best)))
             best = t;
     }
+    if (!best && only && !strcmp(only, "stacked"))
+        return mgpu_fail(MGPU_EINVALID, "strategy 'stacked': the model has no equal towers that "
+                                        "share weights");
     if (!best)
         return mgpu_fail(MGPU_EINVALID, "no plan of strategy '%s' for this model and these devices",
                          only ? only : "any");

@@ -1,8 +1,8 @@
 #include "partitioner/tasks.h"
 
-#include "importer/names.h"
 #include "partitioner/live.h"
 #include "partitioner/profile.h"
+#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/compile/storage.h"
 #include "runtime/ops/comm.h"

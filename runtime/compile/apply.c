@@ -2,6 +2,7 @@
  * adds the communication that this asks for. */
 #include "runtime/base/status.h"
 #include "runtime/compile/batch_facts.h"
+#include "runtime/compile/follow.h"
 #include "runtime/compile/places.h"
 #include "runtime/graph/step_scalar.h"
 #include "runtime/ops/accumulate.h"
@@ -479,6 +480,7 @@ static int answer(struct pass *p, struct mgpu_node *node, struct mgpu_split *in,
         MGPU_TRY(bring_inputs(p, node, place));
         for (int i = 0; i < node->inputs; i++)
             in[i] = node->input[i] ? p->state[node->input[i]->id] : REPLICATED;
+        mgpu_follow_constants(node, in);
         enum mgpu_split_answer a = node->op->split(node, in, out, &which);
         if (a == MGPU_SPLIT_OK)
             return settle(p, node, place, out);

@@ -1,59 +1,78 @@
-/* Splits of a graph as it is, without changing it. */
+#include "runtime/compile/follow.h"
+
+#include "runtime/compile/batch_facts.h"
 #include "runtime/compile/plan.h"
 
 #include <stdlib.h>
 
-struct states {
-    struct mgpu_split *split; /* by value id */
-    bool *known;
-};
-
-static void source(struct states *s, const struct mgpu_value *v)
+void mgpu_follow_constants(const struct mgpu_node *node, struct mgpu_split *in)
 {
-    s->known[v->id] = true;
-    s->split[v->id] = mgpu_split_make(MGPU_SPLIT_REPLICATED, 0, 1);
-    for (int k = 0; k < v->rank; k++)
-        if (mgpu_dim_has(v->dims[k], MGPU_BATCH)) {
-            s->split[v->id] = mgpu_split_make(MGPU_SPLIT_AXIS, k, 1);
-            return;
-        }
+    int64_t outer = 0;
+    for (int i = 0; i < node->inputs && !outer; i++)
+        if (node->input[i] && node->input[i]->kind != MGPU_VALUE_CONSTANT &&
+            in[i].kind == MGPU_SPLIT_AXIS)
+            outer = in[i].outer;
+    for (int i = 0; i < node->inputs && outer; i++)
+        if (node->input[i] && node->input[i]->kind == MGPU_VALUE_CONSTANT &&
+            in[i].kind == MGPU_SPLIT_AXIS)
+            in[i].outer = outer;
 }
 
-static void follow_node(struct states *s, const struct mgpu_node *node, struct mgpu_split *in)
+static void source(struct mgpu_follow *f, const struct mgpu_value *v)
+{
+    int axis = mgpu_batch_axis(v);
+    f->known[v->id] = true;
+    f->split[v->id] = axis >= 0 ? mgpu_split_make(MGPU_SPLIT_AXIS, axis, 1)
+                                : mgpu_split_make(MGPU_SPLIT_REPLICATED, 0, 1);
+}
+
+static void follow_node(struct mgpu_follow *f, const struct mgpu_node *node, struct mgpu_split *in)
 {
     struct mgpu_split out[MGPU_MAX_OUTPUTS];
     int which;
     for (int i = 0; i < node->inputs; i++) {
         const struct mgpu_value *v = node->input[i];
-        in[i] = v ? s->split[v->id] : mgpu_split_make(MGPU_SPLIT_REPLICATED, 0, 1);
-        if (v && !s->known[v->id])
+        in[i] = v ? f->split[v->id] : mgpu_split_make(MGPU_SPLIT_REPLICATED, 0, 1);
+        if (v && !f->known[v->id])
             return;
     }
+    mgpu_follow_constants(node, in);
     if (node->outputs > MGPU_MAX_OUTPUTS || node->op->split(node, in, out, &which))
         return;
     for (int i = 0; i < node->outputs; i++)
         if (node->output[i]) {
-            s->split[node->output[i]->id] = out[i];
-            s->known[node->output[i]->id] = true;
+            f->split[node->output[i]->id] = out[i];
+            f->known[node->output[i]->id] = true;
         }
+}
+
+void mgpu_follow_init(struct mgpu_follow *f, const struct mgpu_graph *g)
+{
+    f->split = mgpu_xcalloc((size_t)g->value_count + 1, sizeof *f->split);
+    f->known = mgpu_xcalloc((size_t)g->value_count + 1, sizeof *f->known);
+    for (int i = 0; i < g->value_count; i++)
+        if (g->values[i]->kind != MGPU_VALUE_RESULT)
+            source(f, g->values[i]);
+    for (int n = 0; n < g->node_count; n++) {
+        struct mgpu_split *in = mgpu_xcalloc((size_t)g->nodes[n]->inputs + 1, sizeof *in);
+        follow_node(f, g->nodes[n], in);
+        free(in);
+    }
+}
+
+void mgpu_follow_free(struct mgpu_follow *f)
+{
+    free(f->split);
+    free(f->known);
 }
 
 bool mgpu_plan_follow(const struct mgpu_graph *g, const struct mgpu_value *value,
                       struct mgpu_split *out)
 {
-    struct states s = {.split = mgpu_xcalloc((size_t)g->value_count, sizeof *s.split),
-                       .known = mgpu_xcalloc((size_t)g->value_count, sizeof *s.known)};
-    for (int i = 0; i < g->value_count; i++)
-        if (g->values[i]->kind != MGPU_VALUE_RESULT)
-            source(&s, g->values[i]);
-    for (int n = 0; n < g->node_count; n++) {
-        struct mgpu_split *in = mgpu_xcalloc((size_t)g->nodes[n]->inputs + 1, sizeof *in);
-        follow_node(&s, g->nodes[n], in);
-        free(in);
-    }
-    bool known = s.known[value->id];
-    *out = s.split[value->id];
-    free(s.split);
-    free(s.known);
+    struct mgpu_follow f;
+    mgpu_follow_init(&f, g);
+    bool known = f.known[value->id];
+    *out = f.split[value->id];
+    mgpu_follow_free(&f);
     return known;
 }

@@ -65,6 +65,8 @@ struct mgpu_plan *mgpu_plan_data(int ranks);
 struct mgpu_plan *mgpu_plan_new(int replicas, int places);
 void mgpu_plan_place(struct mgpu_plan *plan, const char *output, int place);
 void mgpu_plan_own(struct mgpu_plan *plan, const char *parameter, int place);
+/* The nodes of these keys are one call (rewrite.h). */
+void mgpu_plan_stack(struct mgpu_plan *plan, int outputs, const char *const *output);
 void mgpu_plan_free(struct mgpu_plan *plan);
 
 static inline int mgpu_plan_ranks(const struct mgpu_plan *plan)
@@ -96,8 +98,8 @@ struct mgpu_applied {
 int mgpu_plan_apply(struct mgpu_graph *g, const struct mgpu_plan *plan, int rank, int pieces,
                     struct mgpu_applied *applied);
 
-/* How a value of the whole graph stands to the samples, following op->split forward from the
- * inputs. Gives false where that cannot be followed (something mixes samples on the way). */
+/* How a value of the whole graph stands to the samples (follow.h). False where that cannot be
+ * followed: something mixes samples on the way. */
 bool mgpu_plan_follow(const struct mgpu_graph *g, const struct mgpu_value *value,
                       struct mgpu_split *out);
 

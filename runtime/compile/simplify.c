@@ -161,8 +161,7 @@ static bool same_expr(const struct mgpu_expr *a, const struct mgpu_expr *b)
     return a->count == b->count;
 }
 
-/* How many dims an attribute of kind DIMS holds. */
-static int attr_rank(const struct mgpu_node *node)
+int mgpu_attr_rank(const struct mgpu_node *node)
 {
     for (const struct mgpu_attr *f = node->op->attrs; f->name; f++)
         if (!strcmp(f->name, "rank") && f->kind == MGPU_ATTR_INT)
@@ -172,7 +171,7 @@ static int attr_rank(const struct mgpu_node *node)
 
 static bool same_dims(const struct mgpu_node *a, const struct mgpu_dim *x, const struct mgpu_dim *y)
 {
-    for (int k = 0; k < attr_rank(a); k++)
+    for (int k = 0; k < mgpu_attr_rank(a); k++)
         if (x[k].value != y[k].value)
             return false;
     return true;
@@ -195,7 +194,7 @@ static size_t attr_size(const struct mgpu_attr *f)
     }
 }
 
-static bool same_attrs(const struct mgpu_node *a, const struct mgpu_node *b)
+bool mgpu_same_attrs(const struct mgpu_node *a, const struct mgpu_node *b)
 {
     if (!a->attrs || !b->attrs || !a->op->attrs)
         return a->attrs == b->attrs;
@@ -231,7 +230,7 @@ static bool equal_nodes(const struct mgpu_node *a, const struct mgpu_node *b)
         if (!a->output[i] || !b->output[i] || a->output[i]->rank != b->output[i]->rank ||
             a->output[i]->type != b->output[i]->type)
             return false;
-    return may_share(a, b) && same_attrs(a, b);
+    return may_share(a, b) && mgpu_same_attrs(a, b);
 }
 
 /* Values whose memory has another purpose than to be read: what lasts, what is communicated (in

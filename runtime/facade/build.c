@@ -1,5 +1,6 @@
 /* Graphs of each mode, and the programs that a run needs. */
 #include "runtime/base/status.h"
+#include "runtime/compile/rewrite.h"
 #include "runtime/facade/facade.h"
 #include "runtime/graph/gradient.h"
 #include "runtime/ops/build.h"
@@ -103,8 +104,8 @@ static int fill_graph(struct mgpu_graph *g, struct mgpu_trainer *t, enum mgpu_mo
     return 0;
 }
 
-int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_mode mode,
-                     int64_t batch)
+static int lower(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_mode mode,
+                 int64_t batch)
 {
     struct mgpu_lower_options o = t->lower;
     bool training = mode == MGPU_MODE_TRAIN || mode == MGPU_MODE_GRADIENT;
@@ -114,8 +115,26 @@ int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_
         o.wanted = NULL;
         o.wanted_count = 0;
     }
-    MGPU_TRY(mgpu_prefix(mgpu_lower(out, t->model, t->weights, &o), "%s", t->path));
-    int rc = mgpu_prefix(fill_graph(*out, t, mode), "%s", t->path);
+    return mgpu_prefix(mgpu_lower(out, t->model, t->weights, &o), "%s", t->path);
+}
+
+int mgpu_find_towers(struct mgpu_plan *plan, struct mgpu_trainer *t, int64_t batch)
+{
+    struct mgpu_graph *g;
+    MGPU_TRY(lower(&g, t, MGPU_MODE_TRAIN, batch));
+    mgpu_stack_towers(plan, g);
+    mgpu_graph_free(g);
+    return 0;
+}
+
+int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_mode mode,
+                     int64_t batch, const struct mgpu_plan *plan)
+{
+    MGPU_TRY(lower(out, t, mode, batch));
+    int rc = plan ? mgpu_rewrite_forward(*out, plan) : 0;
+    if (rc == 0)
+        rc = fill_graph(*out, t, mode);
+    rc = mgpu_prefix(rc, "%s", t->path);
     if (rc < 0) {
         mgpu_graph_free(*out);
         *out = NULL;
@@ -170,7 +189,7 @@ static int compile_batch(struct mgpu_trainer *t, enum mgpu_mode mode, int64_t ba
     for (int r = 0; r < ranks && rc == 0; r++) {
         if (!needs[r])
             continue;
-        rc = mgpu_build_graph(&job.graph[r], t, mode, batch);
+        rc = mgpu_build_graph(&job.graph[r], t, mode, batch, t->plan);
         if (rc == 0)
             rc = mgpu_prefix(mgpu_plan_apply(job.graph[r], t->plan, r, pieces, &job.applied[r]),
                              "%s", t->path);
@@ -268,7 +287,7 @@ static int check_whole(struct mgpu_trainer *t, enum mgpu_mode mode)
     struct mgpu_applied applied;
     if (t->plan->replicas == 1 && t->pieces == 1)
         return 0;
-    MGPU_TRY(mgpu_build_graph(&g, t, mode, t->batch > 1 ? t->batch : 2));
+    MGPU_TRY(mgpu_build_graph(&g, t, mode, t->batch > 1 ? t->batch : 2, t->plan));
     int rc = mgpu_prefix(
         mgpu_plan_apply(g, t->plan, 0, mode == MGPU_MODE_TRAIN ? t->pieces : 1, &applied), "%s",
         t->path);

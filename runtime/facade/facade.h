@@ -123,9 +123,11 @@ const char *mgpu_plan_device_list(struct mgpu_trainer *t);
 
 /* ---- build.c: graphs and programs ---- */
 
-/* The graph of a mode at a local batch, before the plan. */
+/* The graph of a mode at a local batch, with the plan's rewrites (NULL: none) and no more of it. */
 int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_mode mode,
-                     int64_t batch);
+                     int64_t batch, const struct mgpu_plan *plan);
+/* Adds to the plan what stacks the model's equal towers. */
+int mgpu_find_towers(struct mgpu_plan *plan, struct mgpu_trainer *t, int64_t batch);
 /* Every program that the batches of these modes need; allocates and fills the ranks' memory. */
 int mgpu_build_programs(struct mgpu_trainer *t, unsigned modes);
 /* From now on training programs note what each instruction takes (mgpu_trainer_profile). */

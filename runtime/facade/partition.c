@@ -1,7 +1,7 @@
 /* Plans for a model without data: what mgpu-partition does. */
-#include "importer/names.h"
 #include "partitioner/annotate.h"
 #include "partitioner/planner.h"
+#include "runtime/base/names.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
@@ -97,16 +97,25 @@ int mgpu_trainer_planning(struct mgpu_trainer **out, const char *model,
     return rc;
 }
 
-static int build(struct mgpu_graph **out, void *context, int64_t batch)
+static int build(struct mgpu_graph **out, void *context, int64_t batch,
+                 const struct mgpu_plan *plan)
 {
-    return mgpu_build_graph(out, context, MGPU_MODE_TRAIN, batch);
+    return mgpu_build_graph(out, context, MGPU_MODE_TRAIN, batch, plan);
+}
+
+static int towers(struct mgpu_plan *plan, void *context, int64_t batch)
+{
+    return mgpu_find_towers(plan, context, batch);
 }
 
 void mgpu_planner_model_of(struct mgpu_planner_model *out, struct mgpu_trainer *t,
                            const char *precision)
 {
-    *out = (struct mgpu_planner_model){
-        .path = t->path, .graph = build, .context = t, .training = training_text(t, precision)};
+    *out = (struct mgpu_planner_model){.path = t->path,
+                                       .graph = build,
+                                       .towers = towers,
+                                       .context = t,
+                                       .training = training_text(t, precision)};
 }
 
 /* ---- Options --------------------------------------------------------------------------------- */
@@ -213,7 +222,7 @@ int mgpu_partition_html(const struct mgpu_partition *p, const char *path)
 int mgpu_partition_annotate(const struct mgpu_partition *p, const char *path)
 {
     struct mgpu_graph *g;
-    MGPU_TRY(build(&g, p->trainer, p->planned->plan->batch));
+    MGPU_TRY(build(&g, p->trainer, p->planned->plan->batch, NULL));
     int rc = mgpu_annotate(p->trainer->file, p->planned->plan, g, path);
     mgpu_graph_free(g);
     return rc;

@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum choice { AUTO, SINGLE, DATA, BRANCH, HYBRID };
-static const char *const strategies[] = {"auto", "single", "data", "branch", "hybrid", NULL};
+enum choice { AUTO, SINGLE, DATA, BRANCH, HYBRID, STACKED };
+static const char *const strategies[] = {"auto",   "single",  "data", "branch",
+                                         "hybrid", "stacked", NULL};
 
 static int parse_strategy(enum choice *out, const char *text)
 {
@@ -19,7 +20,7 @@ static int parse_strategy(enum choice *out, const char *text)
             *out = (enum choice)i;
             return 0;
         }
-    return mgpu_prefix(mgpu_unknown_word("value", text, strategies, HYBRID + 1), "--strategy");
+    return mgpu_prefix(mgpu_unknown_word("value", text, strategies, STACKED + 1), "--strategy");
 }
 
 static bool asks_for_places(const struct mgpu_options *o)
@@ -73,7 +74,7 @@ static int check_file(struct mgpu_trainer *t)
     MGPU_TRY(mgpu_sha256_file(hash, t->path));
     if (!*t->plan_file->sha256) /* annotations: they stand in a model of their own */
         t->plan_file->sha256 = mgpu_arena_string(t->plan_file->arena, hash);
-    MGPU_TRY(mgpu_build_graph(&g, t, mode, t->batch));
+    MGPU_TRY(mgpu_build_graph(&g, t, mode, t->batch, NULL));
     struct mgpu_outline *outline = mgpu_outline_new(g);
     mgpu_graph_free(g);
     int rc = mgpu_plan_check(t->plan_file, outline, t->path, hash);
@@ -127,11 +128,6 @@ static int from_file(struct mgpu_trainer *t, int *ranks)
 
 /* ---- From the planner ------------------------------------------------------------------------ */
 
-static int graph_at(struct mgpu_graph **out, void *context, int64_t batch)
-{
-    return mgpu_build_graph(out, context, MGPU_MODE_TRAIN, batch);
-}
-
 /* What was chosen and why, in one line. */
 static void note_choice(const struct mgpu_plan_file *plan)
 {
@@ -145,8 +141,7 @@ static int from_planner(struct mgpu_trainer *t, enum choice choice, int *ranks)
 {
     const struct mgpu_options *o = &t->options;
     struct mgpu_planned *planned;
-    struct mgpu_planner_model model = {
-        .path = t->path, .graph = graph_at, .context = t, .training = ""};
+    struct mgpu_planner_model model;
     struct mgpu_planner_options options = {.devices = o->devices,
                                            .batch = t->batch,
                                            .strategy = strategies[choice],
@@ -155,6 +150,7 @@ static int from_planner(struct mgpu_trainer *t, enum choice choice, int *ranks)
                                            .merge = o->merge,
                                            .weights_on = o->weights_on,
                                            .precision = o->precision};
+    mgpu_planner_model_of(&model, t, o->precision ? o->precision : "f32");
     MGPU_TRY(mgpu_planner_run(&planned, &model, &options));
     note_choice(planned->plan);
     t->plan_file = planned->plan;
@@ -177,10 +173,11 @@ static int choose(struct mgpu_trainer *t, int *ranks)
                   *ranks);
         *ranks = 1;
     }
-    bool placed = choice == BRANCH || choice == HYBRID || asks_for_places(o);
+    bool placed = choice >= BRANCH || asks_for_places(o);
     if (o->deterministic && placed)
-        return mgpu_fail(MGPU_EUSAGE, "--deterministic is data parallel: no --strategy branch or "
-                                      "hybrid, --place, --merge or --weights-on beside it");
+        return mgpu_fail(MGPU_EUSAGE,
+                         "--deterministic is data parallel: no --strategy branch, "
+                         "hybrid or stacked, --place, --merge or --weights-on beside it");
     MGPU_TRY(keep_step_whole(t, choice != AUTO || placed || o->deterministic, ranks));
     if (o->deterministic)
         MGPU_TRY(mgpu_devices_multiplex(&t->devices, ranks, o->deterministic));

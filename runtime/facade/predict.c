@@ -51,7 +51,7 @@ static int describe_outputs(struct mgpu_trainer *t, struct mgpu_prediction_outpu
 {
     struct mgpu_graph *g;
     int64_t batch = t->samples < t->batch ? t->samples : t->batch;
-    MGPU_TRY(mgpu_build_graph(&g, t, MGPU_MODE_PREDICT, batch));
+    MGPU_TRY(mgpu_build_graph(&g, t, MGPU_MODE_PREDICT, batch, NULL));
     int rc = 0;
     *count = g->output_count;
     *outputs = MGPU_NEW_ARRAY(t->arena, struct mgpu_prediction_output, *count);

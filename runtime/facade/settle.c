@@ -501,7 +501,8 @@ static int bind_data(struct mgpu_trainer *t)
 {
     struct mgpu_graph *g = NULL;
     int rc = 0;
-    MGPU_TRY(mgpu_build_graph(&g, t, t->losses ? MGPU_MODE_EVALUATE : MGPU_MODE_PREDICT, t->batch));
+    MGPU_TRY(mgpu_build_graph(&g, t, t->losses ? MGPU_MODE_EVALUATE : MGPU_MODE_PREDICT, t->batch,
+                              NULL));
     t->want = MGPU_NEW_ARRAY(t->arena, struct mgpu_feed_want, g->input_count);
     t->step_rows = MGPU_NEW_ARRAY(t->arena, int64_t, g->input_count);
     for (int i = 0; i < g->input_count && rc == 0; i++)

@@ -284,7 +284,8 @@ void mgpu_trainer_facts(const struct mgpu_trainer *t, struct mgpu_facts *f)
                              .memory_bytes = mgpu_alloc_bytes(),
                              .peak_memory_bytes = mgpu_alloc_peak(),
                              .devices = rank_devices(t),
-                             .strategy = mgpu_strategy_name(t->plan->strategy),
+                             .strategy = t->plan_file ? t->plan_file->strategy
+                                                      : mgpu_strategy_name(t->plan->strategy),
                              .batch_norm = batch_norm(t)};
     count_weights(t, f);
 }

@@ -234,7 +234,7 @@ static int with_data(struct verify *v, struct mgpu_trainer *planning, struct mgp
 {
     struct mgpu_graph *g;
     struct mgpu_made_data data;
-    MGPU_TRY(mgpu_build_graph(&g, planning, MGPU_MODE_TRAIN, o->batch));
+    MGPU_TRY(mgpu_build_graph(&g, planning, MGPU_MODE_TRAIN, o->batch, NULL));
     int rc = mgpu_made_data_new(&data, g);
     mgpu_graph_free(g);
     MGPU_TRY(rc);

@@ -1,7 +1,9 @@
 /* Any plan gives one rank's numbers: random small graphs with shared weights, split and joined
- * branches and sums over the batch, on random placements, owners, replicas and pieces; forward,
- * gradient and update in double. MGPU_PLANS sets how many graphs (default 300). */
+ * branches, equal towers and sums over the batch, on random placements, owners, replicas and
+ * pieces, some with their towers stacked; forward, gradient and update in double. MGPU_PLANS sets
+ * how many graphs (default 300). */
 #include "runtime/base/status.h"
+#include "runtime/compile/rewrite.h"
 #include "runtime/graph/gradient.h"
 #include "runtime/graph/step_scalar.h"
 #include "runtime/ops/build.h"
@@ -14,7 +16,9 @@ enum { FEATURES = 4, MOST_VALUES = 64 };
 struct random_graph {
     unsigned seed; /* of its structure */
     int nodes;
-    bool mixes; /* has what mixes samples: batch norm, a mean over the batch */
+    bool mixes;                   /* has what mixes samples: batch norm, a mean over the batch */
+    int towers;                   /* it begins with so many equal ones; 0: none */
+    const struct mgpu_plan *plan; /* whose rewrites are applied, or NULL */
 };
 
 static unsigned next(unsigned *seed, unsigned below)
@@ -30,6 +34,7 @@ struct maker {
     unsigned seed;
     int count, made;
     struct mgpu_value *value[MOST_VALUES];
+    bool used[MOST_VALUES];
     struct mgpu_value *weight[8]; /* square ones, that several nodes may share */
 };
 
@@ -105,17 +110,76 @@ static struct mgpu_value *node(struct maker *m, bool mixes)
     }
 }
 
-/* The loss: squares of every value that nobody used, summed. */
+/* Layers of a tower; their weights are those of all towers of this depth. */
+static struct mgpu_value *tower(struct maker *m, struct mgpu_value *x, unsigned seed)
+{
+    struct mgpu_dim half = mgpu_dim_const(FEATURES / 2), row[] = {mgpu_dim_const(FEATURES)};
+    struct mgpu_value *first = NULL;
+    for (int i = 0, depth = 2 + (int)next(&seed, 5); i < depth && x; i++) {
+        struct mgpu_dim flat[] = {mgpu_dim_mul(x->dims[0], row[0])};
+        name_node(m);
+        struct mgpu_value *parts[] = {mgpu_slice_axis(m->g, x, 1, FEATURES / 2, half),
+                                      mgpu_slice_axis(m->g, x, 1, 0, half)};
+        switch (i ? next(&seed, 6) : 5) {
+        case 0:
+            x = mgpu_unary(m->g, MGPU_X_TANH, x);
+            break;
+        case 1: /* two batches that become one axis, and two again */
+            x = mgpu_concat(m->g, 0, 2, (struct mgpu_value *[]){x, mgpu_affine(m->g, x, -2, 1)});
+            x = mgpu_unary(m->g, MGPU_X_SIGMOID, x);
+            x = mgpu_reshape(m->g, x, 3,
+                             (struct mgpu_dim[]){mgpu_dim_const(2), parts[0]->dims[0], row[0]});
+            x = mgpu_unary(m->g, MGPU_X_TANH, mgpu_reduce(m->g, MGPU_REDUCE_SUM, x, 1, false));
+            break;
+        case 2:
+            x = mgpu_concat(m->g, 1, 2, parts);
+            break;
+        case 3:
+            x = mgpu_add(m->g, x, first);
+            break;
+        case 4:
+            x = mgpu_reshape(m->g, mgpu_unary(m->g, MGPU_X_TANH, mgpu_reshape(m->g, x, 1, flat)), 2,
+                             (struct mgpu_dim[]){parts[0]->dims[0], row[0]});
+            break;
+        default:
+            if (!m->weight[i])
+                m->weight[i] = parameter(m, "w", 2, FEATURES, FEATURES);
+            x = mgpu_matmul(m->g, x, false, m->weight[i], false);
+        }
+        first = first ? first : x;
+    }
+    return x;
+}
+
+static int add_towers(struct maker *m, int towers)
+{
+    unsigned seed = next(&m->seed, 1 << 20);
+    for (int k = 0; k < towers; k++) {
+        name_node(m);
+        struct mgpu_value *x = tower(m, mgpu_affine(m->g, m->value[0], 1, k), seed);
+        if (!x)
+            return mgpu_build_error();
+        m->value[m->count++] = x;
+    }
+    return 0;
+}
+
+static bool is_used(const struct mgpu_graph *g, const struct mgpu_value *v)
+{
+    for (int n = 0; n < g->node_count; n++)
+        for (int k = 0; k < g->nodes[n]->inputs; k++)
+            if (g->nodes[n]->input[k] == v)
+                return true;
+    return false;
+}
+
+/* The loss: squares of every value that nobody uses, summed. */
 static struct mgpu_value *close_graph(struct maker *m)
 {
     struct mgpu_graph *g = m->g;
     struct mgpu_value *sum = NULL;
     for (int i = 0; i < m->count; i++) {
-        bool used = false;
-        for (int n = 0; n < g->node_count; n++)
-            for (int k = 0; k < g->nodes[n]->inputs; k++)
-                used = used || g->nodes[n]->input[k] == m->value[i];
-        if (used)
+        if (m->used[i])
             continue;
         name_node(m);
         struct mgpu_value *square = mgpu_mul(g, m->value[i], m->value[i]);
@@ -126,23 +190,34 @@ static struct mgpu_value *close_graph(struct maker *m)
     return mgpu_mul(g, sum, mgpu_graph_scalar(g, MGPU_SCALAR_LOSS, "1/count"));
 }
 
+static int forward(struct maker *m, int64_t batch, const struct random_graph *r)
+{
+    struct mgpu_dim dims[] = {mgpu_dim_symbol(MGPU_BATCH, batch), mgpu_dim_const(FEATURES)};
+    m->g->float_type = MGPU_DOUBLE;
+    m->g->batch = batch;
+    m->value[m->count++] = mgpu_graph_input(m->g, "x", MGPU_DOUBLE, 2, dims);
+    name_node(m);
+    m->value[m->count++] = linear(m, m->value[0]); /* something to train, always */
+    MGPU_TRY(add_towers(m, r->towers));
+    for (int i = 0; i < r->nodes; i++) {
+        struct mgpu_value *v = node(m, r->mixes);
+        if (!v)
+            return mgpu_build_error();
+        m->value[m->count++] = v;
+    }
+    for (int i = 0; i < m->count; i++)
+        m->used[i] = is_used(m->g, m->value[i]);
+    return 0;
+}
+
 static int build(struct mgpu_graph **out, int64_t batch, void *context)
 {
     const struct random_graph *r = context;
     struct maker m = {.g = mgpu_graph_new(), .seed = r->seed};
-    struct mgpu_dim dims[] = {mgpu_dim_symbol(MGPU_BATCH, batch), mgpu_dim_const(FEATURES)};
     *out = m.g;
-    m.g->float_type = MGPU_DOUBLE;
-    m.g->batch = batch;
-    m.value[m.count++] = mgpu_graph_input(m.g, "x", MGPU_DOUBLE, 2, dims);
-    name_node(&m);
-    m.value[m.count++] = linear(&m, m.value[0]); /* something to train, always */
-    for (int i = 0; i < r->nodes; i++) {
-        struct mgpu_value *v = node(&m, r->mixes);
-        if (!v)
-            return mgpu_build_error();
-        m.value[m.count++] = v;
-    }
+    MGPU_TRY(forward(&m, batch, r));
+    if (r->plan)
+        MGPU_TRY(mgpu_rewrite_forward(m.g, r->plan));
     struct mgpu_value *loss = close_graph(&m);
     if (!loss)
         return mgpu_build_error();
@@ -153,7 +228,7 @@ static int build(struct mgpu_graph **out, int64_t batch, void *context)
 
 /* ---- Random plans ---------------------------------------------------------------------------- */
 
-static struct mgpu_plan *random_plan(const struct random_graph *r, unsigned *seed)
+static struct mgpu_plan *random_plan(struct random_graph *r, unsigned *seed)
 {
     static const int shapes[][2] = {{1, 2}, {1, 3}, {1, 4}, {2, 2}, {2, 1}, {3, 1}, {4, 1}};
     const int *shape = shapes[next(seed, 7)];
@@ -161,11 +236,11 @@ static struct mgpu_plan *random_plan(const struct random_graph *r, unsigned *see
     struct mgpu_graph *g;
     char key[16];
     plan->bucket_bytes = 1 << next(seed, 12);
-    for (int i = 0; i < r->nodes + 16; i++) {
+    for (int i = 0; i < r->nodes + 64; i++) {
         snprintf(key, sizeof key, "n%d", i);
         mgpu_plan_place(plan, key, (int)next(seed, (unsigned)shape[1]));
     }
-    CHECK_OK(build(&g, 2, (void *)r));
+    CHECK_OK(build(&g, 2, r));
     for (int i = 0; i < g->parameter_count; i++)
         if (g->parameters[i].role == MGPU_WEIGHT && next(seed, 2))
             mgpu_plan_own(plan, g->parameters[i].name, (int)next(seed, (unsigned)shape[1]));
@@ -173,11 +248,26 @@ static struct mgpu_plan *random_plan(const struct random_graph *r, unsigned *see
     return plan;
 }
 
-static void check_graph(unsigned number)
+/* Stacks what can be; returns how many calls are saved. */
+static int stack(struct random_graph *r, struct mgpu_plan *plan)
+{
+    struct maker m = {.g = mgpu_graph_new(), .seed = r->seed};
+    int saved = 0;
+    CHECK_OK(forward(&m, 2, r));
+    mgpu_stack_towers(plan, m.g);
+    for (int i = 0; i < plan->rewrites; i++)
+        saved += plan->rewrite[i].outputs - 1;
+    mgpu_graph_free(m.g);
+    r->plan = plan;
+    return saved;
+}
+
+static int check_graph(unsigned number)
 {
     unsigned seed = number * 7919u + 17u;
     struct random_graph r = {.seed = seed, .nodes = 1 + (int)next(&seed, 12)};
     r.mixes = next(&seed, 2);
+    r.towers = next(&seed, 2) ? 2 + (int)next(&seed, 2) : 0;
     int pieces = r.mixes ? 1 : 1 + (int)next(&seed, 3);
     struct world_model model = {
         .build = build, .context = &r, .features = FEATURES, .classes = FEATURES};
@@ -185,6 +275,7 @@ static void check_graph(unsigned number)
     struct mgpu_plan *one = mgpu_plan_data(1), *plan = random_plan(&r, &seed);
     int64_t n = world_train(&model, one, 1, want_loss, want);
     CHECK_(n > 0, "graph %u: %s", number, mgpu_error());
+    int saved = r.towers ? stack(&r, plan) : 0;
     int64_t m = world_train(&model, plan, pieces, loss, got);
     CHECK_(m == n, "graph %u%s on %d x %d, %d pieces: %s", number, r.mixes ? " (mixing)" : "",
            plan->replicas, plan->places, pieces, m < 0 ? mgpu_error() : "other weights");
@@ -199,6 +290,7 @@ static void check_graph(unsigned number)
            plan->replicas, plan->places, pieces, worst);
     mgpu_plan_free(one);
     mgpu_plan_free(plan);
+    return saved;
 }
 
 int main(void)
@@ -206,8 +298,10 @@ int main(void)
     const char *count = getenv("MGPU_PLANS"), *quick = getenv("MGPU_QUICK");
     unsigned n = count ? (unsigned)atoi(count) : quick ? 30 : 300;
     const char *only = getenv("MGPU_PLAN"); /* one graph by number */
+    int saved = 0;
     for (unsigned i = only ? (unsigned)atoi(only) : 0; i < (only ? (unsigned)atoi(only) + 1 : n);
          i++)
-        check_graph(i);
+        saved += check_graph(i);
+    CHECK_(only || saved > (int)n, "towers were stacked %d times in %u graphs", saved, n);
     return test_end();
 }

@@ -37,7 +37,7 @@ static bool open_world(struct world *w)
     make_onnx_file(build_path("m.onnx"), model);
     CHECK_OK(mgpu_trainer_planning(&w->t, build_path("m.onnx"), &o));
     if (w->t)
-        CHECK_OK(mgpu_build_graph(&w->g, w->t, MGPU_MODE_TRAIN, 8));
+        CHECK_OK(mgpu_build_graph(&w->g, w->t, MGPU_MODE_TRAIN, 8, NULL));
     if (w->g)
         w->outline = mgpu_outline_new(w->g);
     return w->outline != NULL;

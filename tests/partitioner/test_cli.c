@@ -136,13 +136,13 @@ static void test_table(void)
 /* A strategy that was asked for is planned, whatever is faster. */
 static void test_strategies(void)
 {
-    static const char *const strategies[] = {"single", "data", "branch"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const strategies[] = {"single", "data", "branch", "stacked"};
+    for (int i = 0; i < 4; i++) {
         char arguments[256];
         snprintf(arguments, sizeof arguments, TWO "--plan plan.json --strategy %s", strategies[i]);
         CHECK_RUN(arguments);
         struct mgpu_plan_file *p = read_plan("plan.json");
-        CHECK(p && !strcmp(p->strategy, strategies[i]));
+        CHECK(p && !strcmp(p->strategy, strategies[i]) && p->rewrites == (i == 3 ? 2 : 0));
         mgpu_plan_file_free(p);
     }
     unlink(build_path("plan.json"));
@@ -307,6 +307,9 @@ static void test_refused(void)
     CHECK_REFUSED(TWO "--profile none.json --plan no.json", 1, "none.json");
     CHECK_REFUSED(TWO "--strategy single --pin p=cpu:0 --pin q=cpu:1 --plan no.json", 1,
                   "is pinned to");
+    make_onnx_file(build_path("line.onnx"), "input x float N 4\ninit W float 4 4 = .5\n"
+                                            "y = MatMul(x, W)\noutput y float N 4\n");
+    CHECK_REFUSED("line.onnx --devices 2xcpu --batch 4 --strategy stacked", 1, "no equal towers");
     CHECK_REFUSED("two.onnx --devices 8xh100-nvlink --measure", 2, "are not here");
     CHECK_REFUSED("two.onnx --verify plan.json --html x", 2, "--verify");
     CHECK(!exists("no.json"));

@@ -250,7 +250,7 @@ static struct mgpu_outline *outline_of(const char *model)
     make_onnx_file(build_path("two.onnx"), model);
     CHECK_OK(mgpu_trainer_planning(&t, build_path("two.onnx"), &o));
     if (t)
-        CHECK_OK(mgpu_build_graph(&g, t, MGPU_MODE_TRAIN, 8));
+        CHECK_OK(mgpu_build_graph(&g, t, MGPU_MODE_TRAIN, 8, NULL));
     if (g)
         outline = mgpu_outline_new(g);
     mgpu_graph_free(g);

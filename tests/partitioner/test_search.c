@@ -158,7 +158,7 @@ static void check_forced(void)
     CHECK(strstr(r->candidate[0].why, "asked"));
     mgpu_search_result_free(r);
     q.strategy = "stacked";
-    CHECK_FAILS(mgpu_search(&r, &q), "no plan of strategy 'stacked'");
+    CHECK_FAILS(mgpu_search(&r, &q), "no equal towers");
     forget(&m);
     test_graph_free(g);
     mgpu_arena_free(t->arena);

@@ -1,6 +1,6 @@
 /* A table from names to things, in an arena. */
-#ifndef MGPU_IMPORTER_NAMES_H
-#define MGPU_IMPORTER_NAMES_H
+#ifndef MGPU_BASE_NAMES_H
+#define MGPU_BASE_NAMES_H
 
 #include "runtime/base/memory.h"
 

@@ -1,4 +1,4 @@
-#include "importer/names.h"
+#include "runtime/base/names.h"
 
 #include <string.h>
 

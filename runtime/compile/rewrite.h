@@ -1,0 +1,24 @@
+/* Rewrites of a plan: the whole graph computes the same with other nodes, on whatever ranks.
+ *
+ *   stack   {"kind": "stack", "outputs": ["a", "b"]}: the nodes that make 'a' and 'b' (of equal
+ *           towers that share their weights) are one call on the batches of both, one behind the
+ *           other; before the gradient is taken                         (stack.c, stack_find.c)
+ *
+ * What is made keeps the origins: the call that of the first node, its parts those of the nodes
+ * whose outputs they are. Plans and pins place them like any other node.
+ */
+#ifndef MGPU_COMPILE_REWRITE_H
+#define MGPU_COMPILE_REWRITE_H
+
+#include "runtime/compile/plan.h"
+
+/* Applies the plan's rewrites to a forward graph (without losses). One whose nodes are all missing
+ * (another mode does not need them) is left out. MGPU_EINVALID names what cannot be stacked. */
+int mgpu_rewrite_forward(struct mgpu_graph *g, const struct mgpu_plan *plan);
+
+/* Adds to the plan what stacks the equal towers of a forward graph: nodes of the same weights, and
+ * behind them nodes without weights that take only those. `g` is changed (equal nodes become one).
+ * Linear in its nodes, but for the levels that towers are compared at. */
+void mgpu_stack_towers(struct mgpu_plan *plan, struct mgpu_graph *g);
+
+#endif

@@ -1,6 +1,7 @@
 #include "tests/cpu/kernel_check.h"
 
 #include "runtime/backend.h"
+#include "tests/emit/emit_check.h"
 #include "tests/ops/op_case.h"
 #include "tests/test.h"
 
@@ -107,7 +108,7 @@ static int run_node(const struct mgpu_kernel *kernel, const struct mgpu_node *no
 /* ---- Against ref ------------------------------------------------------------------------------
  */
 
-static double norm_error(const struct mgpu_value *v, const void *got, const void *want)
+double kernel_norm_error(const struct mgpu_value *v, const void *got, const void *want)
 {
     double diff = 0, norm = 0;
     for (int64_t i = 0; i < mgpu_value_count(v); i++) {
@@ -161,7 +162,7 @@ static void check_node(const char *name, struct judged *j, const struct mgpu_nod
         if (!node->output[i] || !matters(j, node, node->output[i]))
             continue;
         double error =
-            norm_error(node->output[i], out[0].data[i], mgpu_run_data(&j->run, node->output[i]));
+            kernel_norm_error(node->output[i], out[0].data[i], mgpu_run_data(&j->run, node->output[i]));
         CHECK_(error <= 1e-5, "%s: %s with %d threads: output %d is off by %.3g", name,
                node->op->name, threads, i, error);
     }
@@ -209,6 +210,8 @@ static void check_row(const struct mgpu_check *check)
 
 int mgpu_kernel_check(const struct mgpu_check *checks)
 {
+    if (emit_check_wanted())
+        return emit_check(checks, false);
     int before = test_failures;
     for (; checks->name; checks++)
         check_row(checks);
@@ -284,7 +287,7 @@ static void check_together(const struct mgpu_check *check)
 int mgpu_kernel_check_together(const struct mgpu_check *checks)
 {
     int before = test_failures;
-    for (; checks->name; checks++)
+    for (; checks->name && !emit_check_wanted(); checks++)
         check_together(checks);
     return test_failures - before;
 }

@@ -18,4 +18,7 @@ int mgpu_kernel_check(const struct mgpu_check *checks);
  * Prints failures; returns their number. */
 int mgpu_kernel_check_together(const struct mgpu_check *checks);
 
+/* |got - want| / |want|, both of the value's type; equal elements (NaN, infinities) count as 0. */
+double kernel_norm_error(const struct mgpu_value *v, const void *got, const void *want);
+
 #endif

@@ -1,4 +1,5 @@
 #include "tests/ops/op_check.h"
+#include "tests/emit/emit_check.h"
 #include "tests/ops/op_case.h"
 #include "tests/ops/split_check.h"
 #include "tests/test.h"
@@ -244,6 +245,8 @@ static void check_one(const struct mgpu_check *check)
 int mgpu_op_check(const struct mgpu_check *checks)
 {
     int before = test_failures;
+    if (emit_check_wanted())
+        return emit_check(checks, true);
     mgpu_fold_set(mgpu_ref_fold);
     for (; checks->name; checks++)
         check_one(checks);

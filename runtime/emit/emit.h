@@ -1,0 +1,45 @@
+/* CUDA C of core operators: the text of the kernels that run a node, made from the node.
+ *
+ * Shapes stand in the text as numbers, so a text runs one node's shapes and the compiler sees them.
+ * The text is in the common part of CUDA C++ and C: with mgpu_emit_prelude(true) before it NVRTC
+ * compiles it, with mgpu_emit_prelude(false) a C compiler, for a machine without a GPU.
+ *
+ * A node takes one or more launches, one after the other. Launch k is function NAME_k; each takes a
+ * pointer for every operand that is there (inputs, then outputs), then the workspace if there is
+ * one. Results do not depend on the order in which blocks and threads run. An output may overwrite
+ * an input where the operator's `alias` says so.
+ */
+#ifndef MGPU_EMIT_EMIT_H
+#define MGPU_EMIT_EMIT_H
+
+#include "runtime/ops/op.h"
+
+enum { MGPU_EMIT_LAUNCHES = 40 };
+
+struct mgpu_emit_launch {
+    int64_t blocks; /* below 2^31 */
+    int threads;    /* of a block: a multiple of 32, at most 1024 */
+    bool together;  /* the threads of a block wait for one another */
+};
+
+struct mgpu_emitted {
+    char *text;
+    int parameters; /* pointers that each function takes */
+    int launches;   /* 0: there is nothing to do */
+    struct mgpu_emit_launch launch[MGPU_EMIT_LAUNCHES];
+    int64_t workspace; /* bytes */
+};
+
+/* Whether there are kernels for the node. */
+bool mgpu_emit_accepts(const struct mgpu_node *node);
+
+/* Makes the kernels of a node that is accepted, as functions NAME_0, NAME_1 ...; free with
+ * mgpu_emitted_free. */
+void mgpu_emit(struct mgpu_emitted *out, const struct mgpu_node *node, const char *name);
+void mgpu_emitted_free(struct mgpu_emitted *emitted);
+
+/* What stands before the kernels: for NVRTC, or for a C compiler (prelude_host.cu says what the
+ * caller must do). */
+const char *mgpu_emit_prelude(bool device);
+
+#endif

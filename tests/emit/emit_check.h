@@ -1,0 +1,24 @@
+/* Checks generated kernels (runtime/emit) on the rows of the operator harness: every node that a
+ * row makes, in float, double and the half types.
+ *
+ * MGPU_CHECK in the environment chooses: "emulated" runs the kernels on emulated threads and
+ * compares with `ref`; the tests of operators and of CPU kernels then do this in place of their own
+ * checks of rows, so that their tables serve both.
+ */
+#ifndef MGPU_TESTS_EMIT_CHECK_H
+#define MGPU_TESTS_EMIT_CHECK_H
+
+#include "tests/ops/op_check.h"
+
+/* Whether MGPU_CHECK is set: the rows are for emit_check. */
+bool emit_check_wanted(void);
+
+/* Every row, up to a NULL name, in float or in all types that it can be built in. Prints failures; returns their number. Ends the program with 77
+ * (skipped) where what it needs is missing. */
+int emit_check(const struct mgpu_check *checks, bool all_types);
+
+/* The same in float, emulated, with `from` replaced by `to` in the kernels' text wherever it occurs:
+ * failures are counted but not printed. -1: it does not occur. */
+int emit_check_damaged(const struct mgpu_check *checks, const char *from, const char *to);
+
+#endif

@@ -1,0 +1,233 @@
+#include "tests/emit/emulate.h"
+
+#include "runtime/base/memory.h"
+#include "runtime/base/status.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+enum { MOST_THREADS = 1024, STACK = 1 << 16 };
+
+struct emulated {
+    void *library;
+    unsigned *thread, *block, *block_size;
+    void (*spoil)(void);
+    uint64_t seed;
+};
+
+/* ---- Compiling ------------------------------------------------------------------------------- */
+
+static const char *compiler(void)
+{
+    const char *cc = getenv("CC");
+    return cc && *cc ? cc : "cc";
+}
+
+bool emulate_possible(void)
+{
+    char command[1024];
+    snprintf(command, sizeof command, "%s --version >/dev/null 2>&1", compiler());
+    return system(command) == 0;
+}
+
+void emulate_write_calls(FILE *out, const struct mgpu_emitted *emitted, const char *name)
+{
+    for (int k = 0; k < emitted->launches; k++) {
+        fprintf(out, "void call_%s_%d(void **p) { %s_%d(", name, k, name, k);
+        for (int i = 0; i < emitted->parameters; i++)
+            fprintf(out, "%sp[%d]", i ? ", " : "", i);
+        fprintf(out, "); }\n");
+    }
+}
+
+static int compile(const char *folder, const char *text)
+{
+    char path[256], command[2048];
+    snprintf(path, sizeof path, "%s/kernels.c", folder);
+    FILE *file = fopen(path, "w");
+    if (!file)
+        return mgpu_fail(MGPU_EIO, "%s cannot be written", path);
+    fprintf(file, "%s%s", mgpu_emit_prelude(false), text);
+    fclose(file);
+    snprintf(
+        command, sizeof command,
+        "%s -O1 -w -fno-strict-aliasing -ffp-contract=off -shared -fPIC -o %s/kernels.so %s -lm",
+        compiler(), folder, path);
+    return system(command) == 0 ? 0 : mgpu_fail(MGPU_EINTERNAL, "%s does not compile", path);
+}
+
+static int open_library(struct emulated *e, const char *folder)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/kernels.so", folder);
+    e->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!e->library)
+        return mgpu_fail(MGPU_EINTERNAL, "%s", dlerror());
+    e->thread = dlsym(e->library, "threadIdx");
+    e->block = dlsym(e->library, "blockIdx");
+    e->block_size = dlsym(e->library, "blockDim");
+    *(void **)&e->spoil = dlsym(e->library, "spoil_block");
+    return 0;
+}
+
+static void remove_folder(const char *folder)
+{
+    static const char *const names[] = {"kernels.c", "kernels.so"};
+    char path[256];
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+}
+
+int emulate_open(struct emulated **out, const char *text)
+{
+    char folder[] = "/tmp/mgpu-kernels-XXXXXX";
+    struct emulated *e = mgpu_xcalloc(1, sizeof *e);
+    *out = NULL;
+    int rc = mkdtemp(folder) ? 0 : mgpu_fail(MGPU_EIO, "no temporary folder");
+    if (rc == 0)
+        rc = compile(folder, text);
+    if (rc == 0)
+        rc = open_library(e, folder);
+    if (rc < 0) { /* the text stays there to be looked at */
+        free(e);
+        return rc;
+    }
+    remove_folder(folder);
+    *out = e;
+    return 0;
+}
+
+void emulate_close(struct emulated *e)
+{
+    if (e)
+        dlclose(e->library);
+    free(e);
+}
+
+/* ---- Orders ---------------------------------------------------------------------------------- */
+
+static void arrange(struct emulated *e, int64_t *place, int64_t count, enum emulate_order order)
+{
+    for (int64_t i = 0; i < count; i++)
+        place[i] = order == EMULATE_BACKWARD ? count - 1 - i : i;
+    for (int64_t i = count - 1; i > 0 && order == EMULATE_SHUFFLED; i--) {
+        e->seed = e->seed * 6364136223846793005u + 1442695040888963407u;
+        int64_t k = (int64_t)((e->seed >> 33) % (uint64_t)(i + 1)), old = place[i];
+        place[i] = place[k];
+        place[k] = old;
+    }
+}
+
+/* ---- A block whose threads wait for one another ------------------------------------------------
+ */
+
+typedef void (*kernel_call)(void **pointers);
+
+static struct {
+    ucontext_t scheduler, thread[MOST_THREADS];
+    bool finished[MOST_THREADS];
+    char *stacks;
+    int now;
+    kernel_call call;
+    void **pointers;
+} together;
+
+static void wait_for_block(void)
+{
+    swapcontext(&together.thread[together.now], &together.scheduler);
+}
+
+static void run_thread(void)
+{
+    together.call(together.pointers);
+    together.finished[together.now] = true;
+}
+
+static void start_threads(int threads)
+{
+    if (!together.stacks)
+        together.stacks = mgpu_xcalloc(MOST_THREADS, STACK);
+    for (int t = 0; t < threads; t++) {
+        ucontext_t *c = &together.thread[t];
+        getcontext(c);
+        c->uc_stack.ss_sp = together.stacks + (size_t)t * STACK;
+        c->uc_stack.ss_size = STACK;
+        c->uc_link = &together.scheduler;
+        makecontext(c, run_thread, 0);
+        together.finished[t] = false;
+    }
+}
+
+/* Each round takes every thread to where it waits next, or to its end. */
+static int run_together(struct emulated *e, const struct mgpu_emit_launch *launch,
+                        enum emulate_order order)
+{
+    int64_t place[MOST_THREADS];
+    int finished = 0;
+    start_threads(launch->threads);
+    while (finished == 0) {
+        arrange(e, place, launch->threads, order);
+        for (int i = 0; i < launch->threads; i++) {
+            together.now = (int)place[i];
+            *e->thread = (unsigned)place[i];
+            swapcontext(&together.scheduler, &together.thread[together.now]);
+            finished += together.finished[together.now];
+        }
+    }
+    return finished == launch->threads
+               ? 0
+               : mgpu_fail(MGPU_EINTERNAL, "threads wait for others that have ended");
+}
+
+/* ---- Launches -------------------------------------------------------------------------------- */
+
+static int run_alone(struct emulated *e, const struct mgpu_emit_launch *launch,
+                     enum emulate_order order)
+{
+    int64_t place[MOST_THREADS];
+    arrange(e, place, launch->threads, order);
+    for (int i = 0; i < launch->threads; i++) {
+        *e->thread = (unsigned)place[i];
+        together.call(together.pointers);
+    }
+    return 0;
+}
+
+static int run_launch(struct emulated *e, const struct mgpu_emit_launch *launch,
+                      enum emulate_order order)
+{
+    int64_t *place = mgpu_xcalloc((size_t)launch->blocks, sizeof *place);
+    int rc = 0;
+    arrange(e, place, launch->blocks, order);
+    for (int64_t b = 0; b < launch->blocks && rc == 0; b++) {
+        *e->block = (unsigned)place[b];
+        *e->block_size = (unsigned)launch->threads;
+        e->spoil();
+        rc = (launch->together ? run_together : run_alone)(e, launch, order);
+    }
+    free(place);
+    return rc;
+}
+
+int emulate_run(struct emulated *e, const struct mgpu_emitted *emitted, const char *name,
+                void **pointers, enum emulate_order order)
+{
+    void (**wait)(void) = dlsym(e->library, "wait_for_block");
+    *wait = wait_for_block;
+    together.pointers = pointers;
+    for (int k = 0; k < emitted->launches; k++) {
+        char call[64];
+        snprintf(call, sizeof call, "call_%s_%d", name, k);
+        *(void **)&together.call = dlsym(e->library, call);
+        if (!together.call)
+            return mgpu_fail(MGPU_EINTERNAL, "%s", dlerror());
+        MGPU_TRY(run_launch(e, &emitted->launch[k], order));
+    }
+    return 0;
+}

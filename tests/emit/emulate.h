@@ -1,0 +1,33 @@
+/* Runs generated kernels without a GPU: compiled by the C compiler, blocks and threads one after
+ * the other, in a hostile order.
+ *
+ * Blocks run in any order. Threads that wait for one another are switched where they wait, in a new
+ * order each time; memory that they share starts as rubbish. So a missing barrier, or a result that
+ * depends on the order, gives a wrong number.
+ */
+#ifndef MGPU_TESTS_EMULATE_H
+#define MGPU_TESTS_EMULATE_H
+
+#include "runtime/emit/emit.h"
+
+#include <stdio.h>
+
+enum emulate_order { EMULATE_FORWARD, EMULATE_BACKWARD, EMULATE_SHUFFLED, EMULATE_ORDERS };
+
+struct emulated;
+
+/* Whether there is a C compiler: $CC, or cc. */
+bool emulate_possible(void);
+
+/* Puts what emulate_run needs for the kernels of `emitted` behind their text. */
+void emulate_write_calls(FILE *out, const struct mgpu_emitted *emitted, const char *name);
+
+/* Compiles the kernels' text (the prelude is put before it). */
+int emulate_open(struct emulated **out, const char *text);
+void emulate_close(struct emulated *e);
+
+/* Runs all launches of `emitted`, called `name`, on the pointers that each function takes. */
+int emulate_run(struct emulated *e, const struct mgpu_emitted *emitted, const char *name,
+                void **pointers, enum emulate_order order);
+
+#endif

@@ -90,9 +90,9 @@ static int graph_input(struct mgpu_lower *l, const struct mgpu_onnx_value *decla
     for (int i = 0; i < rank; i++)
         sizes[i] = dims[i].value;
     MGPU_TRY(mgpu_prefix(mgpu_count(&count, type, rank, sizes), "input '%s'", declared->name));
-    *out = contents ? mgpu_graph_constant(l->g, declared->name, type, rank, dims, contents->data,
-                                          NULL)
-                    : mgpu_graph_input(l->g, declared->name, type, rank, dims);
+    *out = contents
+               ? mgpu_graph_constant(l->g, declared->name, type, rank, dims, contents->data, NULL)
+               : mgpu_graph_input(l->g, declared->name, type, rank, dims);
     mgpu_names_set(l->walk->values, declared->name, *out);
     return 0;
 }
@@ -162,10 +162,11 @@ struct rows {
 static void list_families(struct mgpu_lower_walk *w)
 {
     static const struct mgpu_lowering *const families[] = {
-        mgpu_lower_math,      mgpu_lower_logic,   mgpu_lower_tensor,    mgpu_lower_move,
-        mgpu_lower_gather,    mgpu_lower_reduce,  mgpu_lower_linear,    mgpu_lower_conv,
-        mgpu_lower_normalize, mgpu_lower_rnn,     mgpu_lower_attention, mgpu_lower_image,
-        mgpu_lower_loss,      mgpu_lower_control,
+        mgpu_lower_math,      mgpu_lower_logic,    mgpu_lower_tensor,    mgpu_lower_move,
+        mgpu_lower_gather,    mgpu_lower_reduce,   mgpu_lower_linear,    mgpu_lower_conv,
+        mgpu_lower_normalize, mgpu_lower_rnn,      mgpu_lower_attention, mgpu_lower_image,
+        mgpu_lower_loss,      mgpu_lower_control,  mgpu_lower_signal,    mgpu_lower_found,
+        mgpu_lower_region,    mgpu_lower_quantize, mgpu_lower_random,    mgpu_lower_training,
     };
     w->families = mgpu_names_new(w->arena);
     for (size_t f = 0; f < sizeof families / sizeof *families; f++)
@@ -182,7 +183,9 @@ static void list_families(struct mgpu_lower_walk *w)
 static const struct mgpu_lowering *row_of(const struct mgpu_lower *l)
 {
     const struct mgpu_onnx_node *n = l->node;
-    const struct rows *rows = *n->domain ? NULL : mgpu_names_get(l->walk->families, n->type);
+    const char *type =
+        *n->domain ? mgpu_arena_format(l->walk->arena, "%s.%s", n->domain, n->type) : n->type;
+    const struct rows *rows = mgpu_names_get(l->walk->families, type);
     for (int i = 0; rows && i < rows->count; i++)
         if (n->opset >= rows->row[i]->since &&
             (!rows->row[i]->until || n->opset <= rows->row[i]->until))
@@ -468,6 +471,7 @@ static void start(struct mgpu_lower *l, struct mgpu_lower_walk *w)
     w->values = mgpu_names_new(w->arena);
     w->makers = mgpu_names_new(w->arena);
     w->inputs = mgpu_names_new(w->arena);
+    w->places = mgpu_names_new(w->arena);
     w->done = MGPU_NEW_ARRAY(w->arena, bool, l->model->node_total);
     w->seen = MGPU_NEW_ARRAY(w->arena, int, l->model->node_total);
     w->constant = MGPU_NEW_ARRAY(w->arena, struct mgpu_value *, l->model->initializers);

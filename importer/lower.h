@@ -81,8 +81,8 @@ struct mgpu_lower {
 };
 
 struct mgpu_lowering {
-    const char *type; /* ONNX operator */
-    int since, until; /* opsets [since, until] of ai.onnx (until 0: no end) that this row handles */
+    const char *type; /* ONNX operator; "DOMAIN.TYPE" outside of ai.onnx */
+    int since, until; /* opsets [since, until] of the domain (until 0: no end) for this row */
     int (*lower)(struct mgpu_lower *l);
 };
 
@@ -99,8 +99,14 @@ extern const struct mgpu_lowering mgpu_lower_normalize[]; /* BatchNormalization 
 extern const struct mgpu_lowering mgpu_lower_rnn[];       /* RNN, GRU, LSTM */
 extern const struct mgpu_lowering mgpu_lower_attention[]; /* Attention, RotaryEmbedding */
 extern const struct mgpu_lowering mgpu_lower_image[];     /* Resize, Upsample, DepthToSpace ... */
-extern const struct mgpu_lowering mgpu_lower_loss[];    /* SoftmaxCrossEntropyLoss, Nll, Softmax */
-extern const struct mgpu_lowering mgpu_lower_control[]; /* If with a foldable condition */
+extern const struct mgpu_lowering mgpu_lower_loss[];     /* SoftmaxCrossEntropyLoss, Nll, Softmax */
+extern const struct mgpu_lowering mgpu_lower_control[];  /* If with a foldable condition */
+extern const struct mgpu_lowering mgpu_lower_signal[];   /* windows, DFT, STFT */
+extern const struct mgpu_lowering mgpu_lower_found[];    /* NonZero, Unique ...: values say sizes */
+extern const struct mgpu_lowering mgpu_lower_region[];   /* RoiAlign, DeformConv, Col2Im ... */
+extern const struct mgpu_lowering mgpu_lower_quantize[]; /* QuantizeLinear, MatMulInteger ... */
+extern const struct mgpu_lowering mgpu_lower_random[];   /* RandomNormal, Bernoulli ... */
+extern const struct mgpu_lowering mgpu_lower_training[]; /* Adam and kin, as nodes */
 
 /* ---- Inputs and outputs of the node ---- */
 
@@ -127,6 +133,10 @@ struct mgpu_parameter *mgpu_lower_parameter(struct mgpu_lower *l, int i);
 int mgpu_lower_ints(struct mgpu_lower *l, int i, int64_t *values, struct mgpu_dim *dims, int most);
 int mgpu_lower_int(struct mgpu_lower *l, int i, int64_t *value, struct mgpu_dim *dim); /* one */
 int mgpu_lower_doubles(struct mgpu_lower *l, int i, double *values, int most);
+
+/* A constant of `type` with these elements, converted. */
+struct mgpu_value *mgpu_lower_numbers(struct mgpu_lower *l, enum mgpu_dtype type, int rank,
+                                      const struct mgpu_dim *dims, const double *elements);
 
 /* A list that older opsets give as attribute `name` and newer ones as input `i` (the attribute when
  * the node has one). Returns the count, -1 when there is neither; errors are below -1. */

@@ -1,5 +1,6 @@
 /* Convolutions and pools: padding, strides and sizes as the core operators want them. */
-#include "importer/lower.h"
+#include "importer/lower_walk.h"
+
 #include "runtime/base/status.h"
 #include "runtime/ops/conv.h"
 #include "runtime/ops/dims.h"
@@ -305,13 +306,89 @@ static struct mgpu_pool_attrs pool_attrs(const struct window *w, bool count_incl
     return attrs;
 }
 
+/* Where windows begin in their channel, [1,1,out...]; `stride` steps along each axis of x. */
+static struct mgpu_value *window_starts(struct mgpu_lower *l, const struct window *w,
+                                        const int64_t *stride)
+{
+    struct mgpu_dim dims[2 + MGPU_MAX_SPATIAL] = {mgpu_dim_const(1), mgpu_dim_const(1)};
+    int64_t count = 1;
+    for (int i = 0; i < w->spatial; i++) {
+        dims[2 + i] = mgpu_dim_const(w->out[i]);
+        count *= w->out[i];
+    }
+    int64_t *start = MGPU_NEW_ARRAY(l->g->arena, int64_t, count);
+    for (int64_t k = 0; k < count; k++)
+        for (int64_t rest = k, i = w->spatial - 1; i >= 0; rest /= w->out[i], i--)
+            start[k] += (rest % w->out[i] * w->stride[i] - w->before[i]) * stride[i];
+    return mgpu_graph_constant(l->g, NULL, MGPU_INT64, 2 + w->spatial, dims, start, NULL);
+}
+
+/* Which element of its channel each window found, from its number in the window. */
+static struct mgpu_value *places_found(struct mgpu_lower *l, const struct window *w,
+                                       struct mgpu_value *argument)
+{
+    bool columns = mgpu_onnx_int(l->node, "storage_order", 0); /* the first axis runs fastest */
+    int64_t stride[MGPU_MAX_SPATIAL], size = 1, below = 1;
+    for (int k = 0; k < w->spatial; k++) {
+        int i = columns ? k : w->spatial - 1 - k;
+        stride[i] = size;
+        size *= w->in[i];
+    }
+    struct mgpu_expr e;
+    mgpu_expr_begin(&e, 2);
+    int number = mgpu_expr_cast(&e, MGPU_INT64, mgpu_expr_input(&e, 0, MGPU_INT32));
+    int place = mgpu_expr_input(&e, 1, MGPU_INT64);
+    for (int i = w->spatial - 1; i >= 0; below *= w->kernel[i], i--) {
+        int tap = mgpu_expr_2(&e, MGPU_X_DIV, number, mgpu_expr_integer(&e, MGPU_INT64, below));
+        tap = mgpu_expr_2(&e, MGPU_X_MOD, tap, mgpu_expr_integer(&e, MGPU_INT64, w->kernel[i]));
+        int step = mgpu_expr_integer(&e, MGPU_INT64, w->dilation[i] * stride[i]);
+        place = mgpu_expr_2(&e, MGPU_X_ADD, place, mgpu_expr_2(&e, MGPU_X_MUL, tap, step));
+    }
+    return mgpu_pointwise(l->g, mgpu_expr_end(&e, place, l->g->arena), 2,
+                          (struct mgpu_value *[]){argument, window_starts(l, w, stride)});
+}
+
+/* Places in their channels as indices into the whole tensor. */
+static struct mgpu_value *over_batch(struct mgpu_lower *l, const struct window *w,
+                                     struct mgpu_value *place)
+{
+    struct mgpu_dim dims[2 + MGPU_MAX_SPATIAL];
+    int64_t size = 1;
+    if (!place)
+        return NULL;
+    for (int i = 0; i < w->spatial; i++) {
+        dims[2 + i] = mgpu_dim_const(1);
+        size *= w->in[i];
+    }
+    dims[0] = place->dims[0];
+    dims[1] = place->dims[1];
+    int64_t count = dims[0].value * dims[1].value;
+    int64_t *first = MGPU_NEW_ARRAY(l->g->arena, int64_t, count);
+    for (int64_t i = 0; i < count; i++)
+        first[i] = i * size;
+    struct mgpu_value *channel =
+        mgpu_graph_constant(l->g, NULL, MGPU_INT64, 2 + w->spatial, dims, first, NULL);
+    channel->tainted = mgpu_dim_has(dims[0], MGPU_BATCH);
+    return mgpu_add(l->g, place, channel);
+}
+
 static int lower_max_pool(struct mgpu_lower *l)
 {
-    struct mgpu_value *x;
+    struct mgpu_value *x, *out[2], *place;
     struct window w;
     MGPU_TRY(read_pool(l, &x, &w));
     struct mgpu_pool_attrs attrs = pool_attrs(&w, false);
-    return mgpu_lower_give(l, mgpu_lower_node(l, &mgpu_op_max_pool, &attrs, 1, &x));
+    if (!mgpu_lower_wants(l, 1))
+        return mgpu_lower_give(l, mgpu_lower_node(l, &mgpu_op_max_pool, &attrs, 1, &x));
+    if (x != mgpu_lower_in(l, 0))
+        return mgpu_fail(MGPU_EUNSUPPORTED, "indices beside negative pads are not supported");
+    MGPU_TRY(mgpu_graph_node(l->g, &mgpu_op_max_pool, &attrs, 1, &x, 2, out));
+    place = places_found(l, &w, out[1]);
+    l->out[0] = out[0];
+    l->out[1] = over_batch(l, &w, place);
+    if (l->out[1] && !mgpu_onnx_int(l->node, "storage_order", 0))
+        mgpu_names_set(l->walk->places, l->node->output[1], place);
+    return l->out[1] ? 0 : mgpu_build_error();
 }
 
 static int lower_average_pool(struct mgpu_lower *l)

@@ -74,6 +74,20 @@ int mgpu_lower_doubles(struct mgpu_lower *l, int i, double *values, int most)
     return count;
 }
 
+struct mgpu_value *mgpu_lower_numbers(struct mgpu_lower *l, enum mgpu_dtype type, int rank,
+                                      const struct mgpu_dim *dims, const double *elements)
+{
+    int64_t count = mgpu_dims_product(rank, dims).value;
+    void *data;
+    int rc = mgpu_alloc(&data, (uint64_t)count * mgpu_dtype_size(type), l->node->output[0]);
+    if (rc < 0)
+        return mgpu_build_fail(rc, "%s", mgpu_error());
+    mgpu_convert(data, type, elements, MGPU_DOUBLE, count);
+    struct mgpu_value *y = mgpu_graph_constant(l->g, NULL, type, rank, dims, data, NULL);
+    mgpu_free(data);
+    return y;
+}
+
 int mgpu_lower_list(struct mgpu_lower *l, const char *name, int i, int64_t *values,
                     struct mgpu_dim *dims, int most)
 {

@@ -197,38 +197,6 @@ static int lower_trilu(struct mgpu_lower *l)
     return mgpu_lower_give(l, mgpu_where(l->g, m, x, zero));
 }
 
-static int lower_non_zero(struct mgpu_lower *l)
-{
-    struct mgpu_value *x;
-    MGPU_TRY(need(l, &x));
-    if (x->kind != MGPU_VALUE_CONSTANT)
-        return mgpu_fail(MGPU_EUNSUPPORTED,
-                         "the size of its result is known only when the model runs");
-    int64_t total = mgpu_value_count(x), count = 0;
-    for (int64_t i = 0; i < total; i++)
-        count += mgpu_get_double(x->data, x->type, i) != 0;
-    int64_t sizes[2] = {x->rank, count};
-    struct mgpu_array out;
-    MGPU_TRY(mgpu_array_init(&out, MGPU_INT64, 2, sizes, l->node->output[0]));
-    int64_t *places = out.data;
-    for (int64_t i = 0, k = 0; i < total; i++) {
-        if (mgpu_get_double(x->data, x->type, i) == 0)
-            continue;
-        for (int64_t rest = i, a = x->rank - 1; a >= 0; rest /= x->dims[a].value, a--)
-            places[a * count + k] = rest % x->dims[a].value;
-        k++;
-    }
-    bool depends = x->tainted || x->ints;
-    for (int i = 0; i < x->rank; i++)
-        depends = depends || mgpu_dim_has(x->dims[i], MGPU_BATCH);
-    struct mgpu_dim dims[2] = {mgpu_dim_const(x->rank),
-                               depends ? mgpu_dim_opaque(count) : mgpu_dim_const(count)};
-    struct mgpu_value *y = mgpu_graph_constant(l->g, NULL, MGPU_INT64, 2, dims, out.data, NULL);
-    mgpu_array_free(&out);
-    y->tainted = depends;
-    return mgpu_lower_give(l, y);
-}
-
 /* ---- Reshape and its kin -------------------------------------------------------------------- */
 
 /* Whether the samples of x, one after the other, are cut by the shape: the sizes before the batch's
@@ -444,12 +412,19 @@ static int lower_tile(struct mgpu_lower *l)
 }
 
 const struct mgpu_lowering mgpu_lower_tensor[] = {
-    {"Shape", 1, 0, lower_shape},         {"Size", 1, 0, lower_size},
-    {"Identity", 1, 0, lower_identity},   {"ConstantOfShape", 9, 0, lower_constant_of_shape},
-    {"Range", 11, 0, lower_range},        {"EyeLike", 9, 0, lower_eye_like},
-    {"Trilu", 14, 0, lower_trilu},        {"NonZero", 9, 0, lower_non_zero},
-    {"Reshape", 1, 0, lower_reshape},     {"Flatten", 1, 0, lower_flatten},
-    {"Squeeze", 1, 0, lower_squeeze},     {"Unsqueeze", 1, 0, lower_unsqueeze},
-    {"Transpose", 1, 0, lower_transpose}, {"Expand", 8, 0, lower_expand},
-    {"Tile", 1, 0, lower_tile},           {0},
+    {"Shape", 1, 0, lower_shape},
+    {"Size", 1, 0, lower_size},
+    {"Identity", 1, 0, lower_identity},
+    {"ConstantOfShape", 9, 0, lower_constant_of_shape},
+    {"Range", 11, 0, lower_range},
+    {"EyeLike", 9, 0, lower_eye_like},
+    {"Trilu", 14, 0, lower_trilu},
+    {"Reshape", 1, 0, lower_reshape},
+    {"Flatten", 1, 0, lower_flatten},
+    {"Squeeze", 1, 0, lower_squeeze},
+    {"Unsqueeze", 1, 0, lower_unsqueeze},
+    {"Transpose", 1, 0, lower_transpose},
+    {"Expand", 8, 0, lower_expand},
+    {"Tile", 1, 0, lower_tile},
+    {0},
 };

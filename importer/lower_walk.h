@@ -16,6 +16,7 @@ struct mgpu_lower_walk {
     struct mgpu_value **constant;  /* by initializer */
     struct mgpu_value **parameter; /* by weight */
     struct mgpu_value ***holder;   /* by weight and holder: as it is stored there */
+    struct mgpu_names *places;     /* MaxPool's Indices -> the same, counted within the channel */
     int problems;
     char **problem; /* what is not supported, one text each */
     bool baked;     /* a Reshape's shape contradicts the batch */

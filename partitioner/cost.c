@@ -27,6 +27,7 @@ static const struct {
     {"pointwise", MGPU_CLASS_POINTWISE},
     {"accumulate", MGPU_CLASS_POINTWISE},
     {"random_mask", MGPU_CLASS_POINTWISE},
+    {"random_uniform", MGPU_CLASS_POINTWISE},
     {"reduce_scatter", MGPU_CLASS_COMMUNICATION},
     {"reduce", MGPU_CLASS_REDUCE},
     {"arg_reduce", MGPU_CLASS_REDUCE},

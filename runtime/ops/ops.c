@@ -63,6 +63,7 @@ const struct mgpu_op *const mgpu_ops[] = {
     &mgpu_op_cumsum,
     &mgpu_op_topk,
     &mgpu_op_random_mask,
+    &mgpu_op_random_uniform,
     &mgpu_op_update,
     &mgpu_op_global_norm,
     &mgpu_op_accumulate,

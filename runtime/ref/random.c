@@ -1,4 +1,6 @@
-/* Plain kernel of random_mask: Philox4x32-10 by the rule in runtime/ops/random.h. */
+/* Plain kernels of random_mask and random_uniform: Philox4x32-10 by the rule in
+ * runtime/ops/random.h.
+ */
 #include "runtime/ops/random.h"
 #include "runtime/ops/dims.h"
 #include "runtime/ref/ref.h"
@@ -32,6 +34,7 @@ struct mask {
     int64_t outer, samples, inner;
     uint64_t limit; /* words below it give zero */
     double kept;
+    bool uniform; /* numbers instead of a mask */
 };
 
 static double scalar(const struct mgpu_launch *l, int input)
@@ -51,7 +54,8 @@ static struct mask mask_of(const struct mgpu_launch *l)
                      .samples = 1,
                      .inner = mgpu_tensor_count(&l->out[0]),
                      .limit = (uint64_t)ceil(ldexp(a->probability, 32)),
-                     .kept = 1 / (1 - a->probability)};
+                     .kept = 1 / (1 - a->probability),
+                     .uniform = l->node->op == &mgpu_op_random_uniform};
     if (axis < 0)
         return m;
     m.base = (uint64_t)scalar(l, 2);
@@ -62,6 +66,13 @@ static struct mask mask_of(const struct mgpu_launch *l)
         rest *= l->out[0].dims[i];
     m.inner = rest * l->out[0].dims[axis] / m.samples;
     return m;
+}
+
+static double number(const struct mask *m, uint32_t word)
+{
+    if (m->uniform)
+        return ldexp(word >> 8, -24);
+    return word < m->limit ? 0 : m->kept;
 }
 
 /* The `inner` elements of sample `sample` in block `outer`. */
@@ -77,12 +88,11 @@ static void fill_run(const struct mgpu_launch *l, const struct mask *m, int64_t 
                                       (uint32_t)(m->base + (uint64_t)sample), m->step, m->salt}};
             words = philox(counter, (uint32_t)m->key, (uint32_t)(m->key >> 32));
         }
-        mgpu_set_double(l->out[0].data, l->out[0].type, at + i,
-                        words.word[element % 4] < m->limit ? 0 : m->kept);
+        mgpu_set_double(l->out[0].data, l->out[0].type, at + i, number(m, words.word[element % 4]));
     }
 }
 
-static int random_mask(const struct mgpu_launch *l)
+static int random_numbers(const struct mgpu_launch *l)
 {
     struct mask m = mask_of(l);
     int64_t runs = mgpu_tensor_count(&l->out[0]) ? m.outer * m.samples : 0;
@@ -93,6 +103,7 @@ static int random_mask(const struct mgpu_launch *l)
 }
 
 const struct mgpu_kernel mgpu_ref_random[] = {
-    {.op = "random_mask", .name = "ref", .run = random_mask},
+    {.op = "random_mask", .name = "ref", .run = random_numbers},
+    {.op = "random_uniform", .name = "ref", .run = random_numbers},
     {.op = NULL},
 };

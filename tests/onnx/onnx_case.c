@@ -254,7 +254,8 @@ static int check_set(struct set *s)
     return check_results(s);
 }
 
-static int run_set(const struct mgpu_onnx_case *c, struct mgpu_onnx_model *model, const char *folder)
+static int run_set(const struct mgpu_onnx_case *c, struct mgpu_onnx_model *model,
+                   const char *folder)
 {
     struct set *s = mgpu_xcalloc(1, sizeof *s);
     s->c = c;

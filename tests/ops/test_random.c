@@ -1,5 +1,5 @@
-/* random_mask: the generator against published numbers, the rule of its header, and samples that
- * keep their mask on whatever rank and in whatever piece they are. */
+/* random_mask and random_uniform: the generator against published numbers, the rule of its header,
+ * and samples that keep their mask on whatever rank and in whatever piece they are. */
 #include "runtime/backend.h"
 #include "runtime/graph/step_scalar.h"
 #include "runtime/ops/random.h"
@@ -39,6 +39,21 @@ static void test_known_answers(void)
         CHECK(at[i] != 0);
         CHECK(above[i] == 0);
     }
+}
+
+static void test_uniform(void)
+{
+    static const uint32_t words[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
+    struct mgpu_graph *g = mgpu_graph_new();
+    struct mgpu_dim dims[] = {K(4)};
+    struct mgpu_value *v = mgpu_random_uniform(g, 0, MGPU_FLOAT, 1, dims);
+    double zero = 0;
+    float y[4];
+    CHECK_OK(mgpu_backend_run(&mgpu_backend_ref, v->producer, (const void *[]){&zero, &zero, &zero},
+                              (void *[]){y}));
+    for (int i = 0; i < 4; i++)
+        CHECK((double)y[i] == (words[i] >> 8) / 16777216.0);
+    mgpu_graph_free(g);
 }
 
 static void test_rates(void)
@@ -131,6 +146,14 @@ static const struct mgpu_check rows[] = {
      .input = {{.scalar = 1 + MGPU_SCALAR_KEY},
                {.scalar = 1 + MGPU_SCALAR_STEP},
                {.scalar = 1 + MGPU_SCALAR_SAMPLE_BASE}}},
+    {.name = "random_uniform",
+     .op = &mgpu_op_random_uniform,
+     .attrs_at = mask_attrs,
+     .inputs = 3,
+     .batch = 5,
+     .input = {{.scalar = 1 + MGPU_SCALAR_KEY},
+               {.scalar = 1 + MGPU_SCALAR_STEP},
+               {.scalar = 1 + MGPU_SCALAR_SAMPLE_BASE}}},
     {.name = NULL},
 };
 
@@ -138,6 +161,7 @@ int main(void)
 {
     test_failures += mgpu_op_check(rows);
     test_known_answers();
+    test_uniform();
     test_rates();
     test_independence();
     test_slices();

@@ -77,10 +77,28 @@ static const struct mgpu_array *contents_of(const struct mgpu_lower *l, const ch
     return NULL;
 }
 
+/* An input whose contents are known is a constant of their shape. */
+static int known_input(struct mgpu_lower *l, const struct mgpu_onnx_value *declared,
+                       const struct mgpu_array *contents, struct mgpu_value **out)
+{
+    struct mgpu_dim dims[MGPU_MAX_RANK];
+    if (contents->type != declared->type)
+        return mgpu_fail(MGPU_EINVALID, "input '%s' is %s, not %s", declared->name,
+                         mgpu_dtype_name(declared->type), mgpu_dtype_name(contents->type));
+    for (int i = 0; i < contents->rank; i++)
+        dims[i] = mgpu_dim_const(contents->dims[i]);
+    *out = mgpu_graph_constant(l->g, declared->name, contents->type, contents->rank, dims,
+                               contents->data, NULL);
+    mgpu_names_set(l->walk->values, declared->name, *out);
+    return 0;
+}
+
 static int graph_input(struct mgpu_lower *l, const struct mgpu_onnx_value *declared,
                        struct mgpu_value **out)
 {
     const struct mgpu_array *contents = contents_of(l, declared->name);
+    if (contents)
+        return known_input(l, declared, contents, out);
     struct mgpu_dim dims[MGPU_MAX_RANK];
     enum mgpu_dtype type;
     MGPU_TRY(mgpu_prefix(mgpu_lower_type(l, declared->type, &type), "input '%s'", declared->name));

@@ -173,6 +173,10 @@ struct mgpu_value *mgpu_lower_spread(struct mgpu_lower *l, struct mgpu_value *a,
 int mgpu_lower_einsum(struct mgpu_lower *l);
 int mgpu_lower_batch_norm(struct mgpu_lower *l);
 
+/* Conv of these operands with the node's attributes; sets out[0]. bias NULL: none. */
+int mgpu_lower_convolution(struct mgpu_lower *l, struct mgpu_value *x, struct mgpu_value *weight,
+                           struct mgpu_value *bias);
+
 /* ---- Bodies ---- */
 
 /* Lowers a body in the scope of the node (If): its outputs become out[]. */

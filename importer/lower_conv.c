@@ -187,12 +187,11 @@ static int two(struct mgpu_lower *l, struct mgpu_value **x, struct mgpu_value **
     return *x && *weight ? 0 : mgpu_fail(MGPU_EINVALID, "an input is missing");
 }
 
-static int lower_conv(struct mgpu_lower *l)
+int mgpu_lower_convolution(struct mgpu_lower *l, struct mgpu_value *x, struct mgpu_value *weight,
+                           struct mgpu_value *bias)
 {
-    struct mgpu_value *x, *weight;
     struct window w;
     bool same;
-    MGPU_TRY(two(l, &x, &weight));
     MGPU_TRY(read_window(l, x, weight, &w));
     MGPU_TRY(auto_pad(l, &w, &same));
     x = cut_negative(l, x, &w);
@@ -200,8 +199,15 @@ static int lower_conv(struct mgpu_lower *l)
         return mgpu_build_error();
     MGPU_TRY(output_sizes(&w, same, false));
     struct mgpu_conv_attrs attrs = conv_attrs(l, &w);
-    struct mgpu_value *input[] = {x, weight, mgpu_lower_in(l, 2)};
-    return mgpu_lower_give(l, mgpu_lower_node(l, &mgpu_op_conv, &attrs, input[2] ? 3 : 2, input));
+    struct mgpu_value *input[] = {x, weight, bias};
+    return mgpu_lower_give(l, mgpu_lower_node(l, &mgpu_op_conv, &attrs, bias ? 3 : 2, input));
+}
+
+static int lower_conv(struct mgpu_lower *l)
+{
+    struct mgpu_value *x, *weight;
+    MGPU_TRY(two(l, &x, &weight));
+    return mgpu_lower_convolution(l, x, weight, mgpu_lower_in(l, 2));
 }
 
 /* ---- ConvTranspose -------------------------------------------------------------------------- */

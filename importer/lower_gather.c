@@ -131,6 +131,48 @@ static int lower_compress(struct mgpu_lower *l)
     return mgpu_lower_give(l, mgpu_lower_node(l, &mgpu_op_gather, &attrs, 2, input));
 }
 
+/* Where element s of an update of `size` goes along the axis: write index + s, round and round when
+ * `circular`; of the update's rank, 1 on the other axes but the batch's. */
+static struct mgpu_value *write_places(struct mgpu_lower *l, const struct mgpu_value *update,
+                                       int64_t axis, int64_t limit, bool circular)
+{
+    struct mgpu_dim dims[MGPU_MAX_RANK], batch[MGPU_MAX_RANK];
+    int64_t size = update->dims[axis].value;
+    double *count = MGPU_NEW_ARRAY(l->g->arena, double, size);
+    for (int64_t i = 0; i < size; i++)
+        count[i] = (double)i;
+    for (int i = 0; i < update->rank; i++) {
+        dims[i] = mgpu_dim_const(i == axis ? size : 1);
+        batch[i] = i ? mgpu_dim_const(1) : update->dims[0];
+    }
+    struct mgpu_value *place = mgpu_lower_numbers(l, MGPU_INT64, update->rank, dims, count);
+    struct mgpu_value *first = mgpu_cast(l->g, mgpu_lower_in(l, 2), MGPU_INT64);
+    if (first)
+        place = mgpu_add(l->g, place, mgpu_reshape(l->g, first, update->rank, batch));
+    if (circular)
+        place = mgpu_binary(l->g, MGPU_X_MOD, place, mgpu_const_ints(l->g, 1, &limit));
+    return mgpu_broadcast(l->g, place, update->rank, update->dims);
+}
+
+static int lower_tensor_scatter(struct mgpu_lower *l)
+{
+    int64_t axis;
+    MGPU_TRY(need(l, 2));
+    struct mgpu_value *past = mgpu_lower_in(l, 0), *update = mgpu_lower_in(l, 1);
+    const char *mode = mgpu_onnx_string(l->model, l->node, "mode", "linear");
+    bool circular = !strcmp(mode, "circular");
+    if (strcmp(mode, "linear") && !circular)
+        return mgpu_fail(MGPU_EINVALID, "mode '%s'", mode);
+    if (past->rank != update->rank)
+        return mgpu_fail(MGPU_EINVALID, "ranks %d and %d", past->rank, update->rank);
+    MGPU_TRY(mgpu_lower_axis(&axis, mgpu_onnx_int(l->node, "axis", -2), past->rank));
+    if (axis == 0)
+        return mgpu_fail(MGPU_EINVALID, "axis 0 is the batch");
+    struct mgpu_value *places = write_places(l, update, axis, past->dims[axis].value, circular);
+    return mgpu_lower_give(
+        l, mgpu_scatter_elements(l->g, past, places, update, (int)axis, MGPU_SCATTER_NONE));
+}
+
 const struct mgpu_lowering mgpu_lower_gather[] = {
     {"Gather", 1, 0, lower_gather},
     {"GatherElements", 11, 0, lower_gather_elements},
@@ -140,5 +182,6 @@ const struct mgpu_lowering mgpu_lower_gather[] = {
     {"ScatterND", 11, 0, lower_scatter_nd},
     {"OneHot", 9, 0, lower_one_hot},
     {"Compress", 9, 0, lower_compress},
+    {"TensorScatter", 24, 0, lower_tensor_scatter},
     {0},
 };

@@ -1,6 +1,7 @@
 /* Products of matrices. */
 #include "importer/lower.h"
 #include "runtime/base/status.h"
+#include "runtime/ops/det.h"
 #include "runtime/ops/dims.h"
 
 #include <inttypes.h>
@@ -46,9 +47,18 @@ static int lower_gemm(struct mgpu_lower *l)
     return mgpu_lower_give(l, y);
 }
 
+static int lower_det(struct mgpu_lower *l)
+{
+    struct mgpu_value *x = mgpu_lower_in(l, 0);
+    if (!x)
+        return mgpu_fail(MGPU_EINVALID, "input 0 is missing");
+    return mgpu_lower_give(l, mgpu_lower_node(l, &mgpu_op_det, NULL, 1, &x));
+}
+
 const struct mgpu_lowering mgpu_lower_linear[] = {
     {"MatMul", 1, 0, lower_matmul},
     {"Gemm", 1, 0, lower_gemm},
     {"Einsum", 12, 0, mgpu_lower_einsum},
+    {"Det", 11, 0, lower_det},
     {0},
 };

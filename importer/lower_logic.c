@@ -1,6 +1,7 @@
 /* Comparisons, choices, casts and bits. */
 #include "importer/lower.h"
 #include "runtime/base/status.h"
+#include "runtime/ops/movement.h"
 #include "runtime/ops/pointwise.h"
 
 #include <string.h>
@@ -151,6 +152,17 @@ static int lower_cast_like(struct mgpu_lower *l)
     return mgpu_lower_give(l, mgpu_cast(l->g, mgpu_lower_in(l, 0), like->type));
 }
 
+static int lower_bit_cast(struct mgpu_lower *l)
+{
+    struct mgpu_value *x = mgpu_lower_in(l, 0);
+    enum mgpu_dtype type;
+    MGPU_TRY(mgpu_lower_type(l, mgpu_onnx_int(l->node, "to", 0), &type));
+    if (!x)
+        return mgpu_fail(MGPU_EINVALID, "input 0 is missing");
+    struct mgpu_bit_cast_attrs attrs = {.type = type};
+    return mgpu_lower_give(l, mgpu_lower_node(l, &mgpu_op_bit_cast, &attrs, 1, &x));
+}
+
 const struct mgpu_lowering mgpu_lower_logic[] = {
     {"Equal", 1, 0, lower_equal},
     {"Less", 1, 0, lower_less},
@@ -169,6 +181,7 @@ const struct mgpu_lowering mgpu_lower_logic[] = {
     {"IsNaN", 9, 0, lower_is_nan},
     {"IsInf", 10, 0, lower_is_inf},
     {"Where", 9, 0, lower_where},
+    {"BitCast", 26, 0, lower_bit_cast},
     {"Cast", 1, 0, lower_cast},
     {"CastLike", 15, 0, lower_cast_like},
     {0},

@@ -134,19 +134,30 @@ static int lower_dynamic_quantize(struct mgpu_lower *l)
     return mgpu_lower_give(l, quantized(l, x, scale, zero, MGPU_UINT8));
 }
 
-/* An operand less its zero point (input `zero`; absent: 0), as int32. One zero point a row of a
- * matrix stands along its rows. */
-static struct mgpu_value *centred(struct mgpu_lower *l, int i, int zero, bool rows)
+/* How the zero points or scales of a list stand beside their operand. */
+enum list { ROWS, COLUMNS, KERNELS };
+
+/* One for all, or a list with an element for each row, column or kernel of x. */
+static struct mgpu_value *beside(struct mgpu_lower *l, struct mgpu_value *v,
+                                 const struct mgpu_value *x, enum list list)
+{
+    struct mgpu_dim dims[MGPU_MAX_RANK];
+    if (!v || mgpu_value_count(v) == 1)
+        return mgpu_lower_scalar(l, v);
+    if (v->rank != 1 || list == COLUMNS)
+        return v;
+    int rank = list == ROWS ? 2 : x->rank;
+    for (int i = 0; i < rank; i++)
+        dims[i] = i ? mgpu_dim_const(1) : v->dims[0];
+    return mgpu_reshape(l->g, v, rank, dims);
+}
+
+/* Operand i less its zero point (input `zero`; absent: 0), as int32. */
+static struct mgpu_value *centred(struct mgpu_lower *l, int i, int zero, enum list list)
 {
     struct mgpu_value *x = mgpu_cast(l->g, mgpu_lower_in(l, i), MGPU_INT32);
     struct mgpu_value *z = mgpu_cast(l->g, mgpu_lower_in(l, zero), MGPU_INT32);
-    if (!mgpu_lower_in(l, zero))
-        return x;
-    if (z && mgpu_value_count(z) == 1)
-        z = mgpu_lower_scalar(l, z);
-    else if (z && z->rank == 1 && rows)
-        z = mgpu_reshape(l->g, z, 2, (struct mgpu_dim[]){z->dims[0], mgpu_dim_const(1)});
-    return mgpu_sub(l->g, x, z);
+    return mgpu_lower_in(l, zero) ? mgpu_sub(l->g, x, beside(l, z, x, list)) : x;
 }
 
 /* A product of vectors, matrices or stacks of them. */
@@ -162,22 +173,72 @@ static struct mgpu_value *product(struct mgpu_lower *l, struct mgpu_value *a, st
 static int lower_matmul_integer(struct mgpu_lower *l)
 {
     MGPU_TRY(need(l, 2));
-    return mgpu_lower_give(l, product(l, centred(l, 0, 2, true), centred(l, 1, 3, false)));
+    return mgpu_lower_give(l, product(l, centred(l, 0, 2, ROWS), centred(l, 1, 3, COLUMNS)));
 }
 
-/* Inputs a, its scale and zero point, b, its own, y's. */
+/* Sums of products as y's integers (scale and zero point: inputs 6 and 7), the scales of the
+ * operands being inputs 1 and 4. */
+static int requantized(struct mgpu_lower *l, struct mgpu_value *sums, struct mgpu_value *a,
+                       struct mgpu_value *b)
+{
+    enum mgpu_dtype type = mgpu_lower_in(l, 7)->type;
+    if (!holds(type))
+        return mgpu_fail(MGPU_EUNSUPPORTED, "results of %s are not supported",
+                         mgpu_dtype_name(type));
+    if (!sums || !a || !b)
+        return mgpu_build_error();
+    struct mgpu_value *y = mgpu_mul(l->g, mgpu_cast(l->g, sums, a->type), mgpu_mul(l->g, a, b));
+    return mgpu_lower_give(l, quantized(l, y, mgpu_lower_scalar(l, mgpu_lower_in(l, 6)),
+                                        mgpu_lower_scalar(l, mgpu_lower_in(l, 7)), type));
+}
+
 static int lower_qlinear_matmul(struct mgpu_lower *l)
 {
     MGPU_TRY(need(l, 8));
-    struct mgpu_value *y = product(l, centred(l, 0, 2, true), centred(l, 3, 5, false));
-    struct mgpu_value *a = mgpu_lower_in(l, 1), *b = mgpu_lower_in(l, 4);
-    enum mgpu_dtype type = mgpu_lower_in(l, 7)->type;
-    if (mgpu_value_count(a) != 1 || !holds(type))
-        return mgpu_fail(MGPU_EUNSUPPORTED, "a scale for each row, or results of %s",
-                         mgpu_dtype_name(type));
-    struct mgpu_value *scale = mgpu_mul(l->g, mgpu_lower_scalar(l, a), b);
-    struct mgpu_value *real_y = mgpu_mul(l->g, mgpu_cast(l->g, y, a->type), scale);
-    return mgpu_lower_give(l, quantized(l, real_y, mgpu_lower_in(l, 6), mgpu_lower_in(l, 7), type));
+    struct mgpu_value *a = mgpu_lower_in(l, 0), *b = mgpu_lower_in(l, 3);
+    struct mgpu_value *sums = product(l, centred(l, 0, 2, ROWS), centred(l, 3, 5, COLUMNS));
+    return requantized(l, sums, beside(l, mgpu_lower_in(l, 1), a, ROWS),
+                       beside(l, mgpu_lower_in(l, 4), b, COLUMNS));
+}
+
+/* A convolution of integers, in double: its sums are exact. */
+static int convolution(struct mgpu_lower *l, int w, int x_zero, int w_zero)
+{
+    struct mgpu_value *x = mgpu_cast(l->g, centred(l, 0, x_zero, COLUMNS), MGPU_DOUBLE);
+    struct mgpu_value *weight = mgpu_cast(l->g, centred(l, w, w_zero, KERNELS), MGPU_DOUBLE);
+    if (!x || !weight)
+        return mgpu_build_error();
+    MGPU_TRY(mgpu_lower_convolution(l, x, weight, NULL));
+    return mgpu_lower_give(l, mgpu_cast(l->g, l->out[0], MGPU_INT32));
+}
+
+static int lower_conv_integer(struct mgpu_lower *l)
+{
+    MGPU_TRY(need(l, 2));
+    return convolution(l, 1, 2, 3);
+}
+
+/* [M] as [M,1,1]: beside the channels of [N,M,S,S]. */
+static struct mgpu_value *per_channel(struct mgpu_lower *l, struct mgpu_value *v, int rank)
+{
+    struct mgpu_dim dims[MGPU_MAX_RANK];
+    if (!v || mgpu_value_count(v) == 1)
+        return mgpu_lower_scalar(l, v);
+    for (int i = 0; i < rank - 1; i++)
+        dims[i] = i ? mgpu_dim_const(1) : v->dims[0];
+    return mgpu_reshape(l->g, v, rank - 1, dims);
+}
+
+static int lower_qlinear_conv(struct mgpu_lower *l)
+{
+    MGPU_TRY(need(l, 8));
+    int rank = mgpu_lower_in(l, 0)->rank;
+    struct mgpu_value *bias = mgpu_lower_in(l, 8);
+    MGPU_TRY(convolution(l, 3, 2, 5));
+    if (bias)
+        l->out[0] = mgpu_add(l->g, l->out[0], per_channel(l, bias, rank));
+    return requantized(l, l->out[0], mgpu_lower_scalar(l, mgpu_lower_in(l, 1)),
+                       per_channel(l, mgpu_lower_in(l, 4), rank));
 }
 
 const struct mgpu_lowering mgpu_lower_quantize[] = {
@@ -186,5 +247,7 @@ const struct mgpu_lowering mgpu_lower_quantize[] = {
     {"DynamicQuantizeLinear", 11, 0, lower_dynamic_quantize},
     {"MatMulInteger", 10, 0, lower_matmul_integer},
     {"QLinearMatMul", 10, 0, lower_qlinear_matmul},
+    {"ConvInteger", 10, 0, lower_conv_integer},
+    {"QLinearConv", 10, 0, lower_qlinear_conv},
     {0},
 };

@@ -1,6 +1,7 @@
 /* Reductions and order along axes. */
 #include "importer/lower.h"
 #include "runtime/base/status.h"
+#include "runtime/ops/movement.h"
 #include "runtime/ops/reduce.h"
 #include "runtime/ops/sort.h"
 
@@ -191,6 +192,37 @@ static int lower_cumsum(struct mgpu_lower *l)
     return mgpu_lower_give(l, mgpu_lower_node(l, &mgpu_op_cumsum, &attrs, 1, &x));
 }
 
+/* x moved by `places` along the axis (from the end when negative), ones in front. */
+static struct mgpu_value *moved(struct mgpu_lower *l, struct mgpu_value *x, int64_t axis,
+                                int64_t places)
+{
+    struct mgpu_pad_attrs attrs = {.mode = MGPU_PAD_CONSTANT};
+    if (!x)
+        return NULL;
+    attrs.before[axis] = places;
+    attrs.after[axis] = -places;
+    struct mgpu_value *input[] = {x, mgpu_const_double(l->g, x->type, 1)};
+    return mgpu_lower_node(l, &mgpu_op_pad, &attrs, 2, input);
+}
+
+/* Products of 1, 2, 4, 8 ... neighbours: exact for zeros too, and so is the gradient. */
+static int lower_cumprod(struct mgpu_lower *l)
+{
+    struct mgpu_value *x;
+    int64_t axis, sign = mgpu_onnx_int(l->node, "reverse", 0) ? -1 : 1;
+    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_int(l, 1, &axis, NULL));
+    MGPU_TRY(mgpu_lower_axis(&axis, axis, x->rank));
+    int64_t size = x->dims[axis].value;
+    if (mgpu_dim_has(x->dims[axis], MGPU_BATCH))
+        return mgpu_fail(MGPU_EUNSUPPORTED, "products over the batch are not supported");
+    if (mgpu_onnx_int(l->node, "exclusive", 0) && size)
+        x = moved(l, x, axis, sign);
+    for (int64_t places = 1; places < size; places *= 2)
+        x = mgpu_mul(l->g, x, moved(l, x, axis, sign * places));
+    return mgpu_lower_give(l, x);
+}
+
 static int lower_topk(struct mgpu_lower *l)
 {
     struct mgpu_value *x;
@@ -220,6 +252,7 @@ const struct mgpu_lowering mgpu_lower_reduce[] = {
     {"ArgMin", 1, 0, lower_arg_min},
     {"Hardmax", 1, 0, lower_hardmax},
     {"CumSum", 11, 0, lower_cumsum},
+    {"CumProd", 26, 0, lower_cumprod},
     {"TopK", 1, 0, lower_topk},
     {0},
 };

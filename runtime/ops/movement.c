@@ -86,6 +86,53 @@ const struct mgpu_op mgpu_op_reshape = {
     .split = reshape_split,
 };
 
+/* ---- bit_cast ------------------------------------------------------------------------------- */
+
+static int bit_cast_shape(const struct mgpu_node *node)
+{
+    const struct mgpu_bit_cast_attrs *a = node->attrs;
+    const struct mgpu_value *x = node->input[0];
+    enum mgpu_dtype type = (enum mgpu_dtype)a->type;
+    if (mgpu_dtype_size(type) != mgpu_dtype_size(x->type))
+        return mgpu_fail(MGPU_EINVALID, "the bits of %s are not those of %s",
+                         mgpu_dtype_name(x->type), mgpu_dtype_name(type));
+    mgpu_shape_set(node, 0, type, x->rank, x->dims);
+    return 0;
+}
+
+/* Bits of a sum are not the sum of bits. */
+static enum mgpu_split_answer bit_cast_split(const struct mgpu_node *node,
+                                             const struct mgpu_split *in, struct mgpu_split *out,
+                                             int *which)
+{
+    (void)node;
+    if (mgpu_split_is_term(in[0]))
+        return mgpu_split_no(which, 0, MGPU_SPLIT_FULL);
+    out[0] = in[0];
+    return MGPU_SPLIT_OK;
+}
+
+static const struct mgpu_attr bit_cast_attrs[] = {
+    {.name = "type", .kind = MGPU_ATTR_INT, .offset = offsetof(struct mgpu_bit_cast_attrs, type)},
+    {0}};
+
+const struct mgpu_op mgpu_op_bit_cast = {
+    .name = "bit_cast",
+    .min_inputs = 1,
+    .max_inputs = 1,
+    .outputs = 1,
+    .flags = MGPU_OP_NO_GRADIENT,
+    .attrs_size = sizeof(struct mgpu_bit_cast_attrs),
+    .attrs = bit_cast_attrs,
+    .shape = bit_cast_shape,
+    .saved = mgpu_saved_nothing,
+    .alias = mgpu_alias_view,
+    .workspace = mgpu_workspace_none,
+    .layouts = mgpu_layouts_plain,
+    .cost = mgpu_cost_move,
+    .split = bit_cast_split,
+};
+
 /* ---- transpose ----------------------------------------------------------------------------- */
 
 static int transpose_shape(const struct mgpu_node *node)

@@ -10,6 +10,11 @@ struct mgpu_shape_attrs {
     const struct mgpu_dim *dims; /* `rank` of them, in the graph's arena */
 };
 
+/* bit_cast(x) -> y: the same bits as another type of the same size. A view. */
+struct mgpu_bit_cast_attrs {
+    int64_t type; /* enum mgpu_dtype */
+};
+
 /* transpose(x) -> y: y's axis i is x's axis perm[i]. */
 struct mgpu_transpose_attrs {
     int64_t perm[MGPU_MAX_RANK];
@@ -50,7 +55,7 @@ struct mgpu_concat_attrs {
     int64_t axis;
 };
 
-extern const struct mgpu_op mgpu_op_reshape, mgpu_op_transpose, mgpu_op_expand, mgpu_op_slice,
-    mgpu_op_slice_grad, mgpu_op_pad, mgpu_op_pad_grad, mgpu_op_concat;
+extern const struct mgpu_op mgpu_op_reshape, mgpu_op_bit_cast, mgpu_op_transpose, mgpu_op_expand,
+    mgpu_op_slice, mgpu_op_slice_grad, mgpu_op_pad, mgpu_op_pad_grad, mgpu_op_concat;
 
 #endif

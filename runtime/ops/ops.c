@@ -2,6 +2,7 @@
 #include "runtime/ops/accumulate.h"
 #include "runtime/ops/comm.h"
 #include "runtime/ops/conv.h"
+#include "runtime/ops/det.h"
 #include "runtime/ops/gather.h"
 #include "runtime/ops/loss.h"
 #include "runtime/ops/matmul.h"
@@ -25,6 +26,8 @@ const struct mgpu_op *const mgpu_ops[] = {
     &mgpu_op_reduce,
     &mgpu_op_arg_reduce,
     &mgpu_op_matmul,
+    &mgpu_op_det,
+    &mgpu_op_cofactor,
     &mgpu_op_conv,
     &mgpu_op_conv_grad_input,
     &mgpu_op_conv_grad_weight,
@@ -43,6 +46,7 @@ const struct mgpu_op *const mgpu_ops[] = {
     &mgpu_op_rnn,
     &mgpu_op_rnn_grad,
     &mgpu_op_reshape,
+    &mgpu_op_bit_cast,
     &mgpu_op_transpose,
     &mgpu_op_expand,
     &mgpu_op_slice,

@@ -112,6 +112,7 @@ static int concat(const struct mgpu_launch *l)
 
 const struct mgpu_kernel mgpu_ref_movement[] = {
     {.op = "reshape", .name = "ref", .run = reshape},
+    {.op = "bit_cast", .name = "ref", .run = reshape},
     {.op = "transpose", .name = "ref", .run = transpose},
     {.op = "expand", .name = "ref", .run = expand},
     {.op = "slice", .name = "ref", .run = slice},

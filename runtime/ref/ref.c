@@ -8,6 +8,7 @@ static const struct mgpu_kernel *const tables[] = {
     mgpu_ref_sort,
     mgpu_ref_random,
     mgpu_ref_matmul,
+    mgpu_ref_det,
     mgpu_ref_conv,
     mgpu_ref_pool,
     mgpu_ref_normalize,

@@ -14,6 +14,7 @@ extern const struct mgpu_kernel mgpu_ref_reduce[];
 extern const struct mgpu_kernel mgpu_ref_sort[];
 extern const struct mgpu_kernel mgpu_ref_random[];
 extern const struct mgpu_kernel mgpu_ref_matmul[];
+extern const struct mgpu_kernel mgpu_ref_det[];
 extern const struct mgpu_kernel mgpu_ref_conv[];
 extern const struct mgpu_kernel mgpu_ref_pool[];
 extern const struct mgpu_kernel mgpu_ref_normalize[];

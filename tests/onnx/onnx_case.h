@@ -7,6 +7,7 @@
  * The model runs as it is (inference, every element type) through importer, compilation and
  * executor on one rank, as in training. Its inputs are fed when it runs; where an operator needs
  * one as a constant (a shape, a mask whose ones are counted) they are known when it compiles.
+ * Of a model that draws random numbers types and shapes are compared; dropout is left out.
  */
 #ifndef MGPU_TESTS_ONNX_CASE_H
 #define MGPU_TESTS_ONNX_CASE_H

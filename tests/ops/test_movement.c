@@ -150,6 +150,16 @@ static const struct mgpu_check shapes[] = {
     }
 
 static const struct mgpu_check transposes[] = {
+    {.name = "bits of int32 as float",
+     .op = &mgpu_op_bit_cast,
+     .attrs = &(struct mgpu_bit_cast_attrs){.type = MGPU_FLOAT},
+     .inputs = 1,
+     .input = {{.rank = 2,
+                .dims = {3, 4},
+                .batch_axis = 0,
+                .type = MGPU_INT32,
+                .low = 0x3f800000,
+                .high = 0x40000000}}},
     {.name = "transpose plane",
      .op = &mgpu_op_transpose,
      .attrs = PERM(1, 0),

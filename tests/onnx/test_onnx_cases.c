@@ -4,6 +4,7 @@
 #include "tests/onnx/onnx_case.h"
 #include "tests/test.h"
 
+#include <stdbool.h>
 #include <unistd.h>
 
 #define DATA     "/usr/share/libonnx-testdata/data/"

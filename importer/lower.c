@@ -177,18 +177,21 @@ struct rows {
     const struct mgpu_lowering *row[8];
 };
 
+const struct mgpu_lowering *const mgpu_lower_families[] = {
+    mgpu_lower_math,   mgpu_lower_logic,     mgpu_lower_tensor,
+    mgpu_lower_move,   mgpu_lower_gather,    mgpu_lower_reduce,
+    mgpu_lower_linear, mgpu_lower_conv,      mgpu_lower_normalize,
+    mgpu_lower_rnn,    mgpu_lower_attention, mgpu_lower_image,
+    mgpu_lower_loss,   mgpu_lower_control,   mgpu_lower_signal,
+    mgpu_lower_found,  mgpu_lower_region,    mgpu_lower_quantize,
+    mgpu_lower_random, mgpu_lower_training,  NULL,
+};
+
 static void list_families(struct mgpu_lower_walk *w)
 {
-    static const struct mgpu_lowering *const families[] = {
-        mgpu_lower_math,      mgpu_lower_logic,    mgpu_lower_tensor,    mgpu_lower_move,
-        mgpu_lower_gather,    mgpu_lower_reduce,   mgpu_lower_linear,    mgpu_lower_conv,
-        mgpu_lower_normalize, mgpu_lower_rnn,      mgpu_lower_attention, mgpu_lower_image,
-        mgpu_lower_loss,      mgpu_lower_control,  mgpu_lower_signal,    mgpu_lower_found,
-        mgpu_lower_region,    mgpu_lower_quantize, mgpu_lower_random,    mgpu_lower_training,
-    };
     w->families = mgpu_names_new(w->arena);
-    for (size_t f = 0; f < sizeof families / sizeof *families; f++)
-        for (const struct mgpu_lowering *row = families[f]; row->type; row++) {
+    for (int f = 0; mgpu_lower_families[f]; f++)
+        for (const struct mgpu_lowering *row = mgpu_lower_families[f]; row->type; row++) {
             struct rows *rows = mgpu_names_get(w->families, row->type);
             if (!rows) {
                 rows = MGPU_NEW(w->arena, struct rows);

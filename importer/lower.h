@@ -86,6 +86,9 @@ struct mgpu_lowering {
     int (*lower)(struct mgpu_lower *l);
 };
 
+/* All of them, ended by NULL. */
+extern const struct mgpu_lowering *const mgpu_lower_families[];
+
 /* One table a family, ended by a NULL type. */
 extern const struct mgpu_lowering mgpu_lower_math[];   /* lower_math.c: arithmetic, activations */
 extern const struct mgpu_lowering mgpu_lower_logic[];  /* comparisons, Where, Cast, bits */

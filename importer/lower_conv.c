@@ -415,6 +415,12 @@ static struct mgpu_value *power(struct mgpu_lower *l, struct mgpu_value *x, doub
     mgpu_expr_begin(&e, 1);
     int a = mgpu_expr_input(&e, 0, x->type);
     int y = mgpu_expr_2(&e, MGPU_X_POW, a, mgpu_expr_number(&e, x->type, p));
+    if (p < 1) { /* a root: at 0 its gradient is 0, not infinite */
+        int zero = mgpu_expr_number(&e, x->type, 0), none = mgpu_expr_2(&e, MGPU_X_EQ, a, zero);
+        int safe = mgpu_expr_where(&e, none, mgpu_expr_number(&e, x->type, 1), a);
+        y = mgpu_expr_2(&e, MGPU_X_POW, safe, mgpu_expr_number(&e, x->type, p));
+        y = mgpu_expr_where(&e, none, zero, y);
+    }
     return y == a ? x : mgpu_pointwise(l->g, mgpu_expr_end(&e, y, l->g->arena), 1, &x);
 }
 
@@ -464,11 +470,22 @@ static int lower_global_average(struct mgpu_lower *l)
     return mgpu_lower_give(l, mgpu_reduce(l->g, MGPU_REDUCE_MEAN, x, axes, true));
 }
 
+/* A window over the whole image, so that the first of equal elements gets the gradient. */
 static int lower_global_max(struct mgpu_lower *l)
 {
     struct mgpu_value *x;
     unsigned axes;
     MGPU_TRY(global(l, &x, &axes));
+    struct window w = {.spatial = x->rank - 2};
+    bool fits = w.spatial > 0 && w.spatial <= MGPU_MAX_SPATIAL;
+    for (int i = 0; fits && i < w.spatial; i++) {
+        w.in[i] = w.kernel[i] = x->dims[2 + i].value;
+        w.out[i] = w.stride[i] = w.dilation[i] = 1;
+        fits = w.in[i] > 0 && mgpu_dim_is_const(x->dims[2 + i]);
+    }
+    struct mgpu_pool_attrs attrs = pool_attrs(&w, false);
+    if (fits)
+        return mgpu_lower_give(l, mgpu_lower_node(l, &mgpu_op_max_pool, &attrs, 1, &x));
     return mgpu_lower_give(l, mgpu_reduce(l->g, MGPU_REDUCE_MAX, x, axes, true));
 }
 

@@ -72,10 +72,11 @@ static double alpha_of(const struct mgpu_lower *l, double otherwise)
     return mgpu_onnx_float(l->node, "alpha", otherwise);
 }
 
-/* exp(x) - 1 where x is not positive; an argument of 0 elsewhere keeps exp from overflowing. */
+/* exp(x) - 1 where x is not positive; an argument of 0 elsewhere keeps exp from overflowing. At 0
+ * the slope is that of exp. */
 static int exp_minus_1(struct mgpu_expr *e, int x)
 {
-    int below = op2(e, MGPU_X_MIN, x, number(e, x, 0));
+    int below = where_positive(e, x, number(e, x, 0), x);
     return plus(e, mgpu_expr_1(e, MGPU_X_EXP, below), -1);
 }
 

@@ -98,14 +98,19 @@ static struct mgpu_value *trailing(struct mgpu_lower *l, int i, const struct mgp
     return mgpu_broadcast(l->g, mgpu_cast(l->g, v, x->type), x->rank - axis, x->dims + axis);
 }
 
-/* A statistic of each row, with x's rank: size 1 on the normalised axes. */
-static struct mgpu_value *per_row(struct mgpu_lower *l, struct mgpu_value *v,
-                                  const struct mgpu_value *x, int axis)
+/* Mean and 1 / standard deviation of each row, sizes 1 on the normalised axes: in nodes of their
+ * own, since no gradient passes those of group_norm. */
+static int statistics(struct mgpu_lower *l, struct mgpu_value *x, int axis)
 {
-    struct mgpu_dim dims[MGPU_MAX_RANK];
-    for (int i = 0; i < x->rank; i++)
-        dims[i] = i < axis ? x->dims[i] : mgpu_dim_const(1);
-    return mgpu_reshape(l->g, v, x->rank, dims);
+    unsigned axes = ((1u << x->rank) - 1) & ~((1u << axis) - 1);
+    double epsilon = mgpu_onnx_float(l->node, "epsilon", 1e-5);
+    struct mgpu_value *mean = mgpu_reduce(l->g, MGPU_REDUCE_MEAN, x, axes, true);
+    struct mgpu_value *d = mgpu_sub(l->g, x, mean);
+    struct mgpu_value *v = mgpu_reduce(l->g, MGPU_REDUCE_MEAN, mgpu_mul(l->g, d, d), axes, true);
+    v = mgpu_unary(l->g, MGPU_X_SQRT, mgpu_affine(l->g, v, 1, epsilon));
+    l->out[1] = mean;
+    l->out[2] = mgpu_unary(l->g, MGPU_X_RECIPROCAL, v);
+    return l->out[2] ? 0 : mgpu_build_error();
 }
 
 static int lower_layer_norm(struct mgpu_lower *l)
@@ -122,10 +127,8 @@ static int lower_layer_norm(struct mgpu_lower *l)
     MGPU_TRY(group_norm(l, x, (int)axis, mgpu_onnx_float(l->node, "epsilon", 1e-5), false, scale,
                         bias, out));
     l->out[0] = out[0];
-    for (int i = 1; i < 3; i++)
-        if (mgpu_lower_wants(l, i) && !(l->out[i] = per_row(l, out[i], x, (int)axis)))
-            return mgpu_build_error();
-    return 0;
+    bool wanted = mgpu_lower_wants(l, 1) || mgpu_lower_wants(l, 2);
+    return wanted ? statistics(l, x, (int)axis) : 0;
 }
 
 static int lower_rms_norm(struct mgpu_lower *l)

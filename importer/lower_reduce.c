@@ -85,6 +85,20 @@ static int lower_sum_square(struct mgpu_lower *l)
     return mgpu_lower_give(l, sum_of(l, mgpu_mul(l->g, x, x), axes, keep));
 }
 
+/* Of a sum of squares; where it is 0 the gradient is 0, not infinite. */
+static struct mgpu_value *norm_of(struct mgpu_lower *l, struct mgpu_value *s)
+{
+    struct mgpu_expr e;
+    if (!s)
+        return NULL;
+    mgpu_expr_begin(&e, 1);
+    int a = mgpu_expr_input(&e, 0, s->type), zero = mgpu_expr_number(&e, s->type, 0);
+    int none = mgpu_expr_2(&e, MGPU_X_EQ, a, zero);
+    int safe = mgpu_expr_where(&e, none, mgpu_expr_number(&e, s->type, 1), a);
+    int y = mgpu_expr_where(&e, none, zero, mgpu_expr_1(&e, MGPU_X_SQRT, safe));
+    return mgpu_pointwise(l->g, mgpu_expr_end(&e, y, l->g->arena), 1, &s);
+}
+
 static int lower_l2(struct mgpu_lower *l)
 {
     struct mgpu_value *x;
@@ -93,7 +107,7 @@ static int lower_l2(struct mgpu_lower *l)
     MGPU_TRY(reduced(l, &x, &axes, &keep));
     enum mgpu_dtype type = mgpu_is_float(x->type) ? x->type : MGPU_DOUBLE;
     struct mgpu_value *y = mgpu_cast(l->g, x, type);
-    y = mgpu_unary(l->g, MGPU_X_SQRT, sum_of(l, mgpu_mul(l->g, y, y), axes, keep));
+    y = norm_of(l, sum_of(l, mgpu_mul(l->g, y, y), axes, keep));
     return mgpu_lower_give(l, mgpu_cast(l->g, y, x->type));
 }
 

@@ -367,15 +367,16 @@ static int choose(struct mgpu_expr *e, int condition, int g, bool when)
     return mgpu_expr_where(e, condition, when ? g : zero, when ? zero : g);
 }
 
-/* max: `first` is chosen where it is larger, or equal and not a constant's rival. */
+/* The operand that was chosen gets g; of equal ones each half, but a constant all. */
 static int extremum(struct mgpu_expr *e, enum mgpu_expr_code code, const int *arg, int side, int g)
 {
-    int a = arg[0], b = arg[1];
-    int larger = code == MGPU_X_MAX ? a : b, smaller = code == MGPU_X_MAX ? b : a;
-    bool tie_to_first = e->op[b].code != MGPU_X_CONST;
-    bool strict = !tie_to_first;
-    int first = mgpu_expr_2(e, strict ? MGPU_X_LT : MGPU_X_LE, smaller, larger);
-    return choose(e, first, g, side == 0);
+    int self = arg[side], other = arg[1 - side];
+    int won = code == MGPU_X_MAX ? mgpu_expr_2(e, MGPU_X_LT, other, self)
+                                 : mgpu_expr_2(e, MGPU_X_LT, self, other);
+    if (e->op[other].code == MGPU_X_CONST)
+        return choose(e, won, g, true);
+    int tie = choose(e, mgpu_expr_2(e, MGPU_X_EQ, self, other), mul(e, g, num(e, g, 0.5)), true);
+    return mgpu_expr_where(e, won, g, tie);
 }
 
 static int power(struct mgpu_expr *e, const int *arg, int side, int y, int g)

@@ -57,8 +57,9 @@ enum mgpu_expr_code {
     MGPU_X_MOD,  /* sign of the divisor (Python's) */
     MGPU_X_FMOD, /* sign of the dividend (C's) */
     MGPU_X_POW,
-    /* NaN when either is. Of equal operands the first gets the derivative; a constant operand gets
-     * it whichever place it has (relu'(0) = 0). */
+    /* NaN when either is. Equal operands get half the derivative each (as PyTorch); a constant
+     * operand gets all of it (relu'(0) = 0, and 0 at the bounds of a clip, as PyTorch's hardtanh).
+     */
     MGPU_X_MIN,
     MGPU_X_MAX,
     MGPU_X_AND, /* bool; bitwise on integers */

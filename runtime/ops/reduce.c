@@ -109,35 +109,16 @@ static struct mgpu_value *others(struct mgpu_graph *g, struct mgpu_value *x, uns
     return mgpu_where(g, is_zero, at_zero, else_);
 }
 
-/* dy (axes kept) placed at the first extreme element along one axis of x. */
-static struct mgpu_value *at_extreme(struct mgpu_graph *g, struct mgpu_value *x, int axis, bool min,
-                                     struct mgpu_value *dy)
+/* dy (axes kept) shared evenly among the elements that are equal to the result. */
+static struct mgpu_value *extreme_gradient(struct mgpu_graph *g, const struct mgpu_node *node,
+                                           struct mgpu_value *dy)
 {
-    struct mgpu_value *index = mgpu_arg_reduce(g, x, axis, true, min, false);
-    return mgpu_gather_back(g, &mgpu_op_gather_elements_grad, dy, index, axis, x);
-}
-
-/* Over several axes: they are brought to the end and seen as one. */
-static struct mgpu_value *extreme_gradient(struct mgpu_graph *g, struct mgpu_value *x, int64_t axes,
-                                           bool min, struct mgpu_value *dy)
-{
-    struct mgpu_dim dims[MGPU_MAX_RANK], flat[MGPU_MAX_RANK];
-    int perm[MGPU_MAX_RANK], inverse[MGPU_MAX_RANK], n = 0, kept = kept_dims(x, axes, false, flat);
-    if (__builtin_popcountll((unsigned long long)axes) == 1)
-        return at_extreme(g, x, __builtin_ctzll((unsigned long long)axes), min, dy);
-    for (int pass = 0; pass < 2; pass++)
-        for (int i = 0; i < x->rank; i++)
-            if (reduced(axes, i) == pass) {
-                inverse[i] = n;
-                dims[n] = x->dims[i];
-                perm[n++] = i;
-            }
-    flat[kept] = reduced_count(x, axes);
-    struct mgpu_value *rows = mgpu_reshape(g, mgpu_transpose(g, x, perm), kept + 1, flat);
-    flat[kept] = mgpu_dim_const(1);
-    struct mgpu_value *dx =
-        rows ? at_extreme(g, rows, kept, min, mgpu_reshape(g, dy, kept + 1, flat)) : NULL;
-    return mgpu_transpose(g, mgpu_reshape(g, dx, x->rank, dims), inverse);
+    const struct mgpu_reduce_attrs *a = node->attrs;
+    struct mgpu_value *x = node->input[0], *zero = mgpu_const_double(g, x->type, 0);
+    struct mgpu_value *equal = mgpu_binary(g, MGPU_X_EQ, x, kept_again(g, node, node->output[0]));
+    struct mgpu_value *count =
+        mgpu_reduce(g, MGPU_REDUCE_SUM, mgpu_cast(g, equal, x->type), (unsigned)a->axes, true);
+    return mgpu_where(g, equal, mgpu_div(g, dy, count), zero);
 }
 
 static int reduce_gradient(struct mgpu_graph *g, const struct mgpu_node *node,
@@ -162,7 +143,7 @@ static int reduce_gradient(struct mgpu_graph *g, const struct mgpu_node *node,
         dx[0] = mgpu_mul(g, d, others(g, x, (unsigned)a->axes));
         break;
     default:
-        dx[0] = extreme_gradient(g, x, a->axes, a->kind == MGPU_REDUCE_MIN, d);
+        dx[0] = extreme_gradient(g, node, d);
         break;
     }
     return dx[0] ? 0 : mgpu_build_error();
@@ -172,8 +153,9 @@ static void reduce_saved(const struct mgpu_node *node, unsigned *inputs, unsigne
 {
     const struct mgpu_reduce_attrs *a = node->attrs;
     bool linear = a->kind == MGPU_REDUCE_SUM || a->kind == MGPU_REDUCE_MEAN;
+    bool extreme = a->kind == MGPU_REDUCE_MAX || a->kind == MGPU_REDUCE_MIN;
     *inputs = linear ? 0 : 1;
-    *outputs = 0;
+    *outputs = extreme ? 1 : 0;
 }
 
 static struct mgpu_cost reduce_cost(const struct mgpu_node *node)

@@ -6,8 +6,9 @@
 #include "runtime/ops/build.h"
 #include "runtime/ops/op.h"
 
-/* reduce(x) -> y. Max and min give their gradient to the first of equal elements; over no element:
- * sum 0, product 1, mean NaN (0 for integers), max and min the type's smallest and largest. */
+/* reduce(x) -> y. Max and min share their gradient evenly among equal elements (as PyTorch's amax);
+ * over no element: sum 0, product 1, mean NaN (0 for integers), max and min the type's smallest and
+ * largest. */
 struct mgpu_reduce_attrs {
     int kind;
     int64_t axes; /* bit mask */

@@ -1,4 +1,5 @@
 /* --list-ops, --list-devices. */
+#include "importer/operators.h"
 #include "partitioner/profile.h"
 #include "partitioner/topology_private.h"
 #include "runtime/backend.h"
@@ -6,9 +7,65 @@
 #include "runtime/mgpu.h"
 
 #include <json-c/json.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* ---- Operators ------------------------------------------------------------------------------- */
+/* ---- ONNX operators -------------------------------------------------------------------------- */
+
+static const struct mgpu_backend *const backends[] = {&mgpu_backend_cpu, &mgpu_backend_ref};
+enum { BACKENDS = sizeof backends / sizeof *backends };
+
+static void print_onnx(const struct mgpu_onnx_operator *op, FILE *to)
+{
+    char opsets[32];
+    if (op->until)
+        snprintf(opsets, sizeof opsets, "%d-%d", op->since, op->until);
+    else
+        snprintf(opsets, sizeof opsets, "%d-", op->since);
+    fprintf(to, "%-36s %-7s yes     %-9s", op->type, opsets, op->gradient ? "yes" : "-");
+    for (int b = 0; b < BACKENDS; b++)
+        fprintf(to, "%s%s", b ? ", " : "", backends[b]->name);
+    fputc('\n', to);
+}
+
+static void print_all_onnx(FILE *to)
+{
+    struct mgpu_onnx_operator *list;
+    int count = mgpu_onnx_operators(&list);
+    fprintf(to, "%-36s opsets  forward gradient backends\n", "ONNX operator");
+    for (int i = 0; i < count; i++)
+        print_onnx(&list[i], to);
+    free(list);
+}
+
+static struct json_object *onnx_json(const struct mgpu_onnx_operator *op)
+{
+    struct json_object *o = json_object_new_object(), *names = json_object_new_array();
+    json_object_object_add(o, "name", json_object_new_string(op->type));
+    json_object_object_add(o, "since", json_object_new_int(op->since));
+    if (op->until)
+        json_object_object_add(o, "until", json_object_new_int(op->until));
+    json_object_object_add(o, "forward", json_object_new_boolean(true));
+    json_object_object_add(o, "gradient", json_object_new_boolean(op->gradient));
+    for (int b = 0; b < BACKENDS; b++)
+        json_object_array_add(names, json_object_new_string(backends[b]->name));
+    json_object_object_add(o, "backends", names);
+    return o;
+}
+
+static struct json_object *all_onnx_json(void)
+{
+    struct mgpu_onnx_operator *list;
+    struct json_object *out = json_object_new_array();
+    int count = mgpu_onnx_operators(&list);
+    for (int i = 0; i < count; i++)
+        json_object_array_add(out, onnx_json(&list[i]));
+    free(list);
+    return out;
+}
+
+/* ---- Core operators
+ * ------------------------------------------------------------------------------- */
 
 enum { RULES = 9, NAMES_TEXT = 128 };
 static const char *const rules[RULES] = {"shape",   "gradient", "saved", "alias", "workspace",
@@ -84,21 +141,28 @@ static int print_json(struct json_object *o, FILE *to)
     return 0;
 }
 
+static int operators_json(FILE *to)
+{
+    struct json_object *o = json_object_new_object(), *core = json_object_new_array();
+    for (int i = 0; mgpu_ops[i]; i++)
+        json_object_array_add(core, operator_json(mgpu_ops[i]));
+    json_object_object_add(o, "operators", all_onnx_json());
+    json_object_object_add(o, "core", core);
+    return print_json(o, to);
+}
+
 int mgpu_list_operators(bool json, FILE *to)
 {
-    struct json_object *list = json ? json_object_new_array() : NULL;
-    if (!json) {
-        fprintf(to, "%-22s %-9s", "operator", "in -> out");
-        for (int r = 0; r < RULES; r++)
-            fprintf(to, " %s", rules[r]);
-        fprintf(to, "  %-16s note\n", "kernels (cpu)");
-    }
+    if (json)
+        return operators_json(to);
+    print_all_onnx(to);
+    fprintf(to, "\nThey become core operators:\n\n%-22s %-9s", "core operator", "in -> out");
+    for (int r = 0; r < RULES; r++)
+        fprintf(to, " %s", rules[r]);
+    fprintf(to, "  %-16s note\n", "kernels (cpu)");
     for (int i = 0; mgpu_ops[i]; i++)
-        if (json)
-            json_object_array_add(list, operator_json(mgpu_ops[i]));
-        else
-            print_operator(mgpu_ops[i], to);
-    return json ? print_json(list, to) : 0;
+        print_operator(mgpu_ops[i], to);
+    return 0;
 }
 
 /* ---- Devices --------------------------------------------------------------------------------- */

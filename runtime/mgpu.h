@@ -186,7 +186,7 @@ int mgpu_partition_annotate(const struct mgpu_partition *partition, const char *
 int mgpu_verify(const char *model, const char *plan, const struct mgpu_options *options,
                 const struct mgpu_partition_options *partition, bool json, FILE *to);
 
-/* The table of core operators; the devices here and those known by name. */
+/* The tables of ONNX operators and of core operators; the devices here and those known by name. */
 int mgpu_list_operators(bool json, FILE *to);
 int mgpu_list_devices(bool json, FILE *to);
 

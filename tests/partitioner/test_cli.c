@@ -271,6 +271,11 @@ static void test_lists(void)
 {
     CHECK_RUN("--list-ops");
     CHECK(strstr(out, "\nconv ") && strstr(out, "\nall_reduce ") && strstr(out, "gradient"));
+    CHECK(strstr(out, "\nConvTranspose ") && strstr(out, "\nai.onnx.preview.training.Adam "));
+    CHECK_RUN("--list-ops --json");
+    struct json_object *ops = json_tokener_parse(out);
+    CHECK(ops && json_object_object_get_ex(ops, "operators", NULL));
+    json_object_put(ops);
     CHECK_RUN("--list-devices");
     CHECK(strstr(out, "h100") && strstr(out, "here ("));
     CHECK_RUN("--list-devices --json");

@@ -121,6 +121,8 @@ static int lower_dynamic_quantize(struct mgpu_lower *l)
 {
     MGPU_TRY(need(l, 1));
     struct mgpu_value *x = mgpu_lower_in(l, 0);
+    if (!mgpu_is_float(x->type))
+        return mgpu_fail(MGPU_EINVALID, "%s of %s", l->node->type, mgpu_dtype_name(x->type));
     unsigned all = (1u << x->rank) - 1;
     struct mgpu_value *null = mgpu_const_double(l->g, x->type, 0);
     struct mgpu_value *low = mgpu_reduce(l->g, MGPU_REDUCE_MIN, x, all, false);

@@ -37,6 +37,8 @@ static int list(struct mgpu_lower *l, const char *name, int count, int64_t other
 
 /* ---- Col2Im --------------------------------------------------------------------------------- */
 
+enum { MOST_PLACES = 1 << 26 };
+
 /* A kernel for each channel and place in the block, with a one at that place: [C*K,1,K...]. */
 static struct mgpu_value *places(struct mgpu_lower *l, enum mgpu_dtype type, int64_t channels,
                                  int spatial, const int64_t *block)
@@ -76,18 +78,21 @@ static int lower_col2im(struct mgpu_lower *l)
     MGPU_TRY(list(l, "strides", spatial, 1, attrs.stride));
     MGPU_TRY(list(l, "dilations", spatial, 1, attrs.dilation));
     for (int i = 0; i < spatial; i++) {
-        int64_t room = image[i] + pads[i] + pads[spatial + i] - attrs.dilation[i] * (block[i] - 1);
-        if (block[i] < 1 || block[i] > 1 << 10 || attrs.stride[i] < 1 || room < 1)
+        bool sane = image[i] > 0 && image[i] <= INT32_MAX && block[i] > 0 && block[i] <= 1 << 10;
+        int64_t extent = sane ? attrs.dilation[i] * (block[i] - 1) + 1 : 0;
+        int64_t room = sane ? image[i] + pads[i] + pads[spatial + i] - extent : -1;
+        if (attrs.stride[i] < 1 || room < 0)
             return mgpu_fail(MGPU_EINVALID, "a block of %" PRId64 " in an image of %" PRId64,
                              block[i], image[i]);
         attrs.before[i] = pads[i];
         attrs.after[i] = pads[spatial + i];
         attrs.size[i] = image[i];
-        dims[2 + i] = mgpu_dim_const((room - 1) / attrs.stride[i] + 1);
+        dims[2 + i] = mgpu_dim_const(room / attrs.stride[i] + 1);
         size *= block[i];
         blocks *= dims[2 + i].value;
     }
-    if (x->dims[1].value % size || x->dims[2].value != blocks)
+    if (x->dims[1].value % size || x->dims[2].value != blocks ||
+        x->dims[1].value > MOST_PLACES / size)
         return mgpu_fail(MGPU_EINVALID,
                          "%" PRId64 " blocks of %" PRId64 " elements do not fit the input", blocks,
                          size);
@@ -128,9 +133,10 @@ static int unpooled_sizes(struct mgpu_lower *l, const struct mgpu_value *x, stru
     dims[0] = x->dims[0];
     dims[1] = x->dims[1];
     for (int i = 0; i < spatial; i++) {
-        int64_t size =
-            (x->dims[2 + i].value - 1) * stride[i] + kernel[i] - pads[i] - pads[spatial + i];
-        if (size < 1)
+        int64_t in = x->dims[2 + i].value, size = 0;
+        if (in > 0 && in <= INT32_MAX)
+            size = (in - 1) * stride[i] + kernel[i] - pads[i] - pads[spatial + i];
+        if (size < 1 || size > INT32_MAX)
             return mgpu_fail(MGPU_EINVALID, "the result would have size %" PRId64, size);
         dims[2 + i] = mgpu_dim_const(size);
     }
@@ -271,6 +277,8 @@ static int read_deform(struct mgpu_lower *l, struct deform *d)
         d->kernel[i] = d->weight->dims[2 + i].value;
         d->out[i] = d->offset->dims[2 + i].value;
         size *= d->kernel[i];
+        if (d->kernel[i] < 1 || d->kernel[i] > 1 << 15)
+            return mgpu_fail(MGPU_EINVALID, "a kernel of %" PRId64, d->kernel[i]);
         int64_t room = d->x->dims[2 + i].value + d->pads[i] + d->pads[2 + i] -
                        d->dilation[i] * (d->kernel[i] - 1) - 1;
         if (d->stride[i] < 1 || room < 0 || room / d->stride[i] + 1 != d->out[i])
@@ -403,7 +411,8 @@ static int read_align(struct mgpu_lower *l, struct align *a)
         a->rois->type != a->x->type || a->batch->rank != 1 ||
         a->batch->dims[0].value != a->rois->dims[0].value)
         return mgpu_fail(MGPU_EINVALID, "image, regions and batch indices do not fit together");
-    if (a->out[0] < 1 || a->out[1] < 1 || a->grid[0] < 0 || a->out[0] > 4096 || a->out[1] > 4096)
+    if (a->out[0] < 1 || a->out[1] < 1 || a->out[0] > 4096 || a->out[1] > 4096 || a->grid[0] < 0 ||
+        a->grid[0] > 1024)
         return mgpu_fail(MGPU_EINVALID, "%" PRId64 " by %" PRId64 " bins", a->out[0], a->out[1]);
     return strcmp(mode, "avg") && !a->max ? mgpu_fail(MGPU_EINVALID, "mode '%s'", mode) : 0;
 }

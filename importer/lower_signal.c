@@ -111,7 +111,7 @@ struct transform {
     bool inverse, real; /* real: the result is real, of a spectrum's first half */
 };
 
-enum { MOST_MATRIX = 1 << 26 };
+enum { MOST_MATRIX = 1 << 26, MOST_FRAMES = 1 << 27 };
 
 /* How the transform weighs given number i: those of a first half stand for two, but the ends. */
 static double weight_of(const struct transform *t, int64_t i)
@@ -242,13 +242,17 @@ static int lower_stft(struct mgpu_lower *l)
     MGPU_TRY(mgpu_lower_int(l, 1, &step, NULL));
     if (mgpu_lower_in(l, 3))
         MGPU_TRY(mgpu_lower_int(l, 3, &length, NULL));
-    int64_t size = window ? window->dims[0].value : length, room = x->dims[1].value - length;
-    if (step < 1 || length < 1 || size < 1 || size > length || room < 0)
+    int64_t size = window ? window->dims[0].value : length, whole = x->dims[1].value;
+    if (step < 1 || length < 1 || size < 1 || size > length || length > whole)
         return mgpu_fail(MGPU_EINVALID,
                          "frames of %" PRId64 " by %" PRId64 " of a signal of %" PRId64, length,
-                         step, x->dims[1].value);
+                         step, whole);
     MGPU_TRY(plan(l, x, size, length, mgpu_onnx_int(l->node, "onesided", 1), &t));
-    struct mgpu_value *y = cut_frames(l, x, room / step + 1, size, step);
+    int64_t frames = (whole - length) / step + 1;
+    if (frames > MOST_FRAMES / size)
+        return mgpu_fail(MGPU_EUNSUPPORTED, "%" PRId64 " frames of %" PRId64 " are too many",
+                         frames, size);
+    struct mgpu_value *y = cut_frames(l, x, frames, size, step);
     if (window) {
         struct mgpu_dim dims[] = {window->dims[0], mgpu_dim_const(1)};
         y = mgpu_mul(l->g, y, mgpu_reshape(l->g, window, 2, dims));

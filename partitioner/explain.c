@@ -145,7 +145,7 @@ static const char *why_lost(const struct mgpu_search_run *run, const struct mgpu
     }
 }
 
-static const char *why_won(const struct mgpu_search_run *run, const struct mgpu_search_result *r)
+static const char *reason(const struct mgpu_search_run *run, const struct mgpu_search_result *r)
 {
     const struct mgpu_candidate *won = &r->candidate[0], *data = NULL;
     for (int i = 1; i < r->candidates; i++)
@@ -163,6 +163,16 @@ static const char *why_won(const struct mgpu_search_run *run, const struct mgpu_
                              "%.2f times as fast as one device, %.2f times as data parallelism "
                              "over all",
                              won->speedup, data->step_ms / won->step_ms);
+}
+
+static const char *why_won(const struct mgpu_search_run *run, const struct mgpu_search_result *r)
+{
+    const struct mgpu_candidate *won = &r->candidate[0];
+    const char *why = reason(run, r);
+    return won->variant && won->variant == run->request->thrifty
+               ? mgpu_arena_format(run->arena, "nothing fits without recomputing activations; %s",
+                                   why)
+               : why;
 }
 
 /* What placement can win at most, and whether it was worth looking. */

@@ -163,13 +163,25 @@ static int find_parts(const struct check *c, const struct mgpu_plan_rewrite *r, 
     return 0;
 }
 
+static int check_keys(const struct check *c, const struct mgpu_plan_rewrite *r)
+{
+    for (int i = 0; i < r->outputs; i++)
+        if (mgpu_outline_find(c->model, r->output[i]) < 0)
+            return mgpu_fail(MGPU_EINVALID, "nothing computes '%s' here", r->output[i]);
+    return 0;
+}
+
 static int check_rewrite(const struct check *c, const struct mgpu_plan_rewrite *r)
 {
     const struct mgpu_outline *m = c->model;
     int *node = MGPU_NEW_ARRAY(c->arena, int, r->outputs);
     bool *reached = MGPU_NEW_ARRAY(c->arena, bool, m->nodes);
-    if (strcmp(r->kind, "stack"))
-        return mgpu_fail(MGPU_EUNSUPPORTED, "the kind '%s' is not known (stack)", r->kind);
+    bool stack = !strcmp(r->kind, MGPU_REWRITE_STACK);
+    if (!stack && strcmp(r->kind, MGPU_REWRITE_RECOMPUTE))
+        return mgpu_fail(MGPU_EUNSUPPORTED, "the kind '%s' is not known (stack, recompute)",
+                         r->kind);
+    if (!stack)
+        return check_keys(c, r);
     if (r->outputs < 2)
         return mgpu_fail(MGPU_EINVALID, "two or more nodes are stacked");
     MGPU_TRY(find_parts(c, r, node));

@@ -199,6 +199,8 @@ static struct json_object *alternatives_json(const struct mgpu_plan_file *plan)
         } else {
             put(o, "step_ms", NULL);
         }
+        if (a->recompute)
+            put(o, "recompute", json_object_new_boolean(true));
         put_text(o, "why", a->why);
         json_object_array_add(list, o);
     }

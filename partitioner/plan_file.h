@@ -35,7 +35,7 @@ struct mgpu_plan_node {
 };
 
 struct mgpu_plan_rewrite {
-    const char *kind; /* "stack": nodes of one type and weight in one call */
+    const char *kind; /* "stack", "recompute": runtime/compile/rewrite.h */
     int outputs;
     const char **output;
 };
@@ -50,6 +50,7 @@ struct mgpu_alternative {
     const char *strategy; /* "single", "data", "branch", "hybrid", "stacked" */
     int replicas, places; /* used: replicas * places devices */
     bool feasible;        /* false: only `why` says something */
+    bool recompute;       /* activations are computed again in backward */
     double step_ms, speedup;
     int64_t memory_bytes; /* of the fullest device */
     int64_t bytes_moved;  /* between devices, a step */

@@ -349,6 +349,7 @@ static int read_alternative(const struct reader *r, struct json_object *list, in
     MGPU_TRY(mgpu_json_integer(&places, o, where, "places", false, 0, MGPU_PLAN_DEVICES));
     a->replicas = (int)replicas;
     a->places = (int)places;
+    MGPU_TRY(mgpu_json_bool(&a->recompute, o, where, "recompute"));
     a->feasible = a->step_ms > 0;
     return 0;
 }

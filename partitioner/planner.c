@@ -104,18 +104,30 @@ static int settle_division(struct mgpu_planner *p)
 /* Stacked towers, when there are any that can be. */
 static int settle_towers(struct mgpu_planner *p)
 {
+    struct mgpu_plan **towers = &p->variant[MGPU_VARIANT_STACKED];
     struct mgpu_graph *g = NULL;
     if (!p->model->towers)
         return 0;
-    p->towers = mgpu_plan_new(1, 1);
-    MGPU_TRY(p->model->towers(p->towers, p->model->context, p->options->batch));
-    if (p->towers->rewrites &&
-        p->model->graph(&g, p->model->context, p->options->batch, p->towers) == 0) {
+    *towers = mgpu_plan_new(1, 1);
+    MGPU_TRY(p->model->towers(*towers, p->model->context, p->options->batch));
+    if ((*towers)->rewrites &&
+        p->model->graph(&g, p->model->context, p->options->batch, *towers) == 0) {
         mgpu_graph_free(g);
         return 0;
     }
-    mgpu_plan_free(p->towers);
-    p->towers = NULL;
+    mgpu_plan_free(*towers);
+    *towers = NULL;
+    return 0;
+}
+
+static int settle_variants(struct mgpu_planner *p)
+{
+    MGPU_TRY(settle_towers(p));
+    struct mgpu_plan *stacked = p->variant[MGPU_VARIANT_STACKED], *thrifty = mgpu_plan_new(1, 1);
+    mgpu_plan_rewrite(thrifty, MGPU_REWRITE_RECOMPUTE, 0, NULL);
+    if (p->options->recompute && stacked)
+        mgpu_plan_rewrite(stacked, MGPU_REWRITE_RECOMPUTE, 0, NULL);
+    p->variant[p->options->recompute ? MGPU_VARIANT_PLAIN : MGPU_VARIANT_THRIFTY] = thrifty;
     return 0;
 }
 
@@ -133,7 +145,7 @@ static int build_tasks(struct mgpu_planner *p, int variant, int64_t batch, int b
 {
     struct mgpu_graph *g;
     const struct mgpu_topology *t = p->planned->topology;
-    MGPU_TRY(p->model->graph(&g, p->model->context, batch, variant ? p->towers : NULL));
+    MGPU_TRY(p->model->graph(&g, p->model->context, batch, p->variant[variant]));
     struct mgpu_topology *now = mgpu_topology_first(t, t->devices, busy);
     int rc = mgpu_tasks_build(out, g, now, p->rate, p->profile);
     mgpu_topology_free(now);
@@ -177,15 +189,17 @@ static int search(struct mgpu_planner *p)
     const struct mgpu_planner_options *o = p->options;
     struct mgpu_search_result *result;
     bool any = !o->strategy || !strcmp(o->strategy, "auto");
-    struct mgpu_search_request request = {.topology = p->planned->topology,
-                                          .batch = o->batch,
-                                          .tasks = tasks,
-                                          .context = p,
-                                          .variants = p->towers ? 1 : 0,
-                                          .weights_on = p->weights_on,
-                                          .inseparable = p->inseparable,
-                                          .strategy = any ? NULL : o->strategy,
-                                          .budget_ms = o->search_ms};
+    struct mgpu_search_request request = {
+        .topology = p->planned->topology,
+        .batch = o->batch,
+        .tasks = tasks,
+        .context = p,
+        .variants = p->variant[MGPU_VARIANT_STACKED] ? 1 : 0,
+        .thrifty = p->variant[MGPU_VARIANT_THRIFTY] ? MGPU_VARIANT_THRIFTY : 0,
+        .weights_on = p->weights_on,
+        .inseparable = p->inseparable,
+        .strategy = any ? NULL : o->strategy,
+        .budget_ms = o->search_ms};
     MGPU_TRY(mgpu_search(&result, &request));
     int rc = mgpu_planner_report(p, result);
     mgpu_search_result_free(result);
@@ -199,7 +213,7 @@ static int run(struct mgpu_planner *p)
     MGPU_TRY(settle_outline(p));
     MGPU_TRY(settle_pins(p));
     MGPU_TRY(settle_division(p));
-    MGPU_TRY(settle_towers(p));
+    MGPU_TRY(settle_variants(p));
     MGPU_TRY(settle_profile(p));
     MGPU_TRY(mgpu_prefix(search(p), "%s", p->model->path));
     return p->options->compile ? mgpu_prefix(mgpu_planner_memory(p), "%s", p->model->path) : 0;
@@ -217,7 +231,8 @@ int mgpu_planner_run(struct mgpu_planned **out, const struct mgpu_planner_model 
     for (int i = 0; i < p.graphs; i++)
         mgpu_task_graph_free(p.graph[i].graph);
     free(p.graph);
-    mgpu_plan_free(p.towers);
+    for (int v = 0; v < MGPU_VARIANTS; v++)
+        mgpu_plan_free(p.variant[v]);
     mgpu_profile_free(p.profile);
     if (rc < 0)
         mgpu_planned_free(p.planned);

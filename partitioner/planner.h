@@ -38,7 +38,8 @@ struct mgpu_planner_options {
     int64_t memory;                 /* bytes of each device; 0: as the topology says */
     const char *precision;          /* "f64", "f32" (or NULL), "tf32", "bf16", "f16" */
     const char *profile;            /* file of measured costs, or NULL */
-    double search_ms;               /* of one core, about; 0: a default */
+    bool recompute;   /* activations in any case; else only when nothing fits without */
+    double search_ms; /* of one core, about; 0: a default */
 
     bool compile; /* CPU plans are compiled, for their exact memory */
 

@@ -41,7 +41,7 @@ static int measure_all(struct mgpu_planner *p, const struct mgpu_rank_device *de
     for (int replicas = 1; count > 1 && replicas <= count; replicas++) {
         int64_t part = (batch + replicas - 1) / replicas;
         if (count % replicas || part == last || (replicas > 1 && p->inseparable) ||
-            (replicas == 1 && plan))
+            (replicas == 1 && plan == p->variant[MGPU_VARIANT_STACKED]))
             continue;
         MGPU_TRY(measure(p, device, count, part, plan));
         last = part;
@@ -58,9 +58,11 @@ int mgpu_planner_measure(struct mgpu_planner *p)
     MGPU_TRY(mgpu_devices_parse(&device, &count, p->options->devices, 0));
     if (!p->profile)
         p->profile = mgpu_profile_new();
-    int rc = mgpu_prefix(measure_all(p, device, count, NULL), "--measure");
-    if (rc == 0 && p->towers)
-        rc = mgpu_prefix(measure_all(p, device, count, p->towers), "--measure");
+    const struct mgpu_plan *stacked = p->variant[MGPU_VARIANT_STACKED];
+    int rc = measure_all(p, device, count, p->variant[MGPU_VARIANT_PLAIN]);
+    if (rc == 0 && stacked)
+        rc = measure_all(p, device, count, stacked);
+    rc = mgpu_prefix(rc, "--measure");
     free(device);
     if (rc == 0 && p->options->profile)
         rc = mgpu_profile_write(p->profile, p->options->profile);

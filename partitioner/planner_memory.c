@@ -38,12 +38,16 @@ static int chosen_bytes(struct mgpu_planner *p, const struct mgpu_plan *plan)
 
 static int baseline_bytes(struct mgpu_planner *p, struct mgpu_alternative *a)
 {
-    bool stacked = !strcmp(a->strategy, "stacked");
+    enum mgpu_planner_variant v = !strcmp(a->strategy, "stacked")          ? MGPU_VARIANT_STACKED
+                                  : a->recompute && !p->options->recompute ? MGPU_VARIANT_THRIFTY
+                                                                           : MGPU_VARIANT_PLAIN;
+    const struct mgpu_plan *from = p->variant[v];
     if (!a->feasible || a->places > 1 || a->replicas > MGPU_MAX_RANKS)
         return 0;
     struct mgpu_plan *plan = mgpu_plan_data(a->replicas);
-    for (int i = 0; stacked && i < p->towers->rewrites; i++)
-        mgpu_plan_stack(plan, p->towers->rewrite[i].outputs, p->towers->rewrite[i].output);
+    for (int i = 0; from && i < from->rewrites; i++)
+        mgpu_plan_rewrite(plan, from->rewrite[i].kind, from->rewrite[i].outputs,
+                          from->rewrite[i].output);
     int rc = compiled_bytes(p, plan, 0, &a->memory_bytes);
     mgpu_plan_free(plan);
     return rc;

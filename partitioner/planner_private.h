@@ -8,6 +8,14 @@
 #include "partitioner/search.h"
 #include "partitioner/tasks.h"
 
+/* The model as it is, its towers stacked, and what is tried when nothing fits. */
+enum mgpu_planner_variant {
+    MGPU_VARIANT_PLAIN,
+    MGPU_VARIANT_STACKED,
+    MGPU_VARIANT_THRIFTY,
+    MGPU_VARIANTS
+};
+
 /* Task graphs, kept: the search asks for the same ones again. */
 struct mgpu_planner_tasks {
     int64_t batch;
@@ -21,11 +29,11 @@ struct mgpu_planner {
     const struct mgpu_planner_options *options;
     struct mgpu_planned *planned;
     enum mgpu_rate rate;
-    struct mgpu_profile *profile; /* or NULL */
-    struct mgpu_plan *towers;     /* rewrites of variant 1, or NULL */
-    int *pin;                     /* by node of the outline: device, -1: free */
-    int weights_on;               /* device, -1 */
-    const char *inseparable;      /* why the batch may not be divided, or NULL */
+    struct mgpu_profile *profile;             /* or NULL */
+    struct mgpu_plan *variant[MGPU_VARIANTS]; /* their rewrites; NULL: there is no such */
+    int *pin;                                 /* by node of the outline: device, -1: free */
+    int weights_on;                           /* device, -1 */
+    const char *inseparable;                  /* why the batch may not be divided, or NULL */
     int graphs;
     struct mgpu_planner_tasks *graph;
 };

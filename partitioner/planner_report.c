@@ -135,13 +135,13 @@ static void set_owners(struct make *m)
 static void set_rewrites(struct make *m)
 {
     struct mgpu_plan_file *plan = m->plan;
-    const struct mgpu_plan *towers = m->chosen->variant ? m->p->towers : NULL;
-    plan->rewrites = towers ? towers->rewrites : 0;
+    const struct mgpu_plan *variant = m->p->variant[m->chosen->variant];
+    plan->rewrites = variant ? variant->rewrites : 0;
     plan->rewrite = MGPU_NEW_ARRAY(plan->arena, struct mgpu_plan_rewrite, plan->rewrites);
     for (int i = 0; i < plan->rewrites; i++) {
-        const struct mgpu_rewrite *from = &towers->rewrite[i];
+        const struct mgpu_rewrite *from = &variant->rewrite[i];
         plan->rewrite[i] = (struct mgpu_plan_rewrite){
-            .kind = from->kind,
+            .kind = mgpu_arena_string(plan->arena, from->kind),
             .outputs = from->outputs,
             .output = MGPU_NEW_ARRAY(plan->arena, const char *, from->outputs)};
         for (int k = 0; k < from->outputs; k++)
@@ -182,6 +182,8 @@ static void list_alternatives(struct make *m)
                                        .replicas = c->replicas,
                                        .places = c->ranks,
                                        .feasible = c->tried && c->feasible,
+                                       .recompute = m->p->options->recompute ||
+                                                    c->variant == MGPU_VARIANT_THRIFTY,
                                        .why = mgpu_arena_string(plan->arena, c->why ? c->why : "")};
         if (!a->feasible)
             continue;

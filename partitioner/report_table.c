@@ -41,10 +41,19 @@ static const char *shape_text(char text[MGPU_UNIT_TEXT], const struct mgpu_alter
     return text;
 }
 
-static void print_row(const struct mgpu_alternative *a, bool chosen, FILE *to)
+/* "single", "single, recompute" */
+static const char *strategy_text(char text[MGPU_UNIT_TEXT], const struct mgpu_alternative *a)
 {
+    snprintf(text, MGPU_UNIT_TEXT, "%s%s", a->strategy, a->recompute ? ", recompute" : "");
+    return text;
+}
+
+static void print_row(const struct mgpu_alternative *a, bool chosen, int width, FILE *to)
+{
+    char strategy[MGPU_UNIT_TEXT];
     char shape[MGPU_UNIT_TEXT], ms[MGPU_UNIT_TEXT], memory[MGPU_UNIT_TEXT], moved[MGPU_UNIT_TEXT];
-    fprintf(to, "%c %-9s %7s", chosen ? '*' : ' ', a->strategy, shape_text(shape, a));
+    fprintf(to, "%c %-*s %7s", chosen ? '*' : ' ', width, strategy_text(strategy, a),
+            shape_text(shape, a));
     if (a->feasible)
         fprintf(to, " %11s %8.2fx %13s %12s\n", mgpu_ms_text(ms, a->step_ms), a->speedup,
                 mgpu_bytes_text(memory, a->memory_bytes), mgpu_bytes_text(moved, a->bytes_moved));
@@ -65,12 +74,14 @@ static bool is_shown(const struct mgpu_plan_file *plan, int i, int top)
 
 static void print_strategies(const struct mgpu_plan_file *plan, int top, FILE *to)
 {
-    int hidden = 0;
-    fprintf(to, "  %-9s %7s %11s %9s %13s %12s\n", "strategy", "devices", "step", "speed-up",
+    int hidden = 0, width = 9;
+    for (int i = 0; i < plan->alternatives; i++)
+        width = plan->alternative[i].recompute ? 18 : width;
+    fprintf(to, "  %-*s %7s %11s %9s %13s %12s\n", width, "strategy", "devices", "step", "speed-up",
             "memory/device", "moved/step");
     for (int i = 0; i < plan->alternatives; i++)
         if (is_shown(plan, i, top))
-            print_row(&plan->alternative[i], i == 0, to);
+            print_row(&plan->alternative[i], i == 0, width, to);
         else
             hidden++;
     if (hidden)
@@ -79,12 +90,12 @@ static void print_strategies(const struct mgpu_plan_file *plan, int top, FILE *t
 
 static void print_reasons(const struct mgpu_plan_file *plan, int top, FILE *to)
 {
-    char shape[MGPU_UNIT_TEXT];
+    char shape[MGPU_UNIT_TEXT], strategy[MGPU_UNIT_TEXT];
     for (int i = 0; i < plan->alternatives; i++) {
         const struct mgpu_alternative *a = &plan->alternative[i];
         if (is_shown(plan, i, top) && *a->why)
-            fprintf(to, "%c %s on %s: %s\n", i == 0 ? '*' : ' ', a->strategy, shape_text(shape, a),
-                    a->why);
+            fprintf(to, "%c %s on %s: %s\n", i == 0 ? '*' : ' ', strategy_text(strategy, a),
+                    shape_text(shape, a), a->why);
     }
 }
 
@@ -130,7 +141,11 @@ static void print_placement(const struct mgpu_plan_file *plan, FILE *to)
 static void print_rewrites(const struct mgpu_plan_file *plan, FILE *to)
 {
     for (int i = 0; i < plan->rewrites; i++) {
-        fprintf(to, "  %s into one call:", plan->rewrite[i].kind);
+        if (!strcmp(plan->rewrite[i].kind, "recompute")) {
+            fputs("  cheap activations are computed again in backward\n", to);
+            continue;
+        }
+        fputs("  stacked into one call:", to);
         for (int k = 0; k < plan->rewrite[i].outputs; k++)
             fprintf(to, "%s %s", k ? "," : "", plan->rewrite[i].output[k]);
         fputc('\n', to);

@@ -340,12 +340,12 @@ static int bound_replicas(struct prospect *out, struct mgpu_search_run *run, int
     struct mgpu_replica replica;
     struct mgpu_bounds bounds;
     int ranks = run->devices / replicas;
-    MGPU_TRY(get_flow(&f, run, 0, replicas, replicas * ranks));
+    MGPU_TRY(get_flow(&f, run, run->variant, replicas, replicas * ranks));
     struct mgpu_arena *arena = mgpu_arena_new();
     make_replica(run, &replica, replicas, ranks, arena);
     mgpu_bound(&bounds, f, &replica);
     mgpu_arena_free(arena);
-    if (replicas == 1)
+    if (replicas == 1 && !run->variant)
         run->whole = bounds;
     run->bound = fmin(run->bound, bounds.step);
     *out = (struct prospect){replicas, bounds.step, mgpu_bound_text(&bounds)};
@@ -360,10 +360,10 @@ static int try_placements(struct mgpu_search_run *run, const struct prospect *no
     for (int ranks = 2; ranks <= most && run->limit > 0; ranks++) {
         if (!counts(ranks, run->devices) || !same_replicas(run, replicas, ranks))
             continue;
-        MGPU_TRY(get_flow(&f, run, 0, replicas, replicas * ranks));
+        MGPU_TRY(get_flow(&f, run, run->variant, replicas, replicas * ranks));
         if (replicas > 1 && first_pin(f, -1) >= 0)
             return 0; /* data parallelism says why */
-        struct mgpu_tried *t = add_try(run, tactic_of(replicas), 0, replicas, ranks, f);
+        struct mgpu_tried *t = add_try(run, tactic_of(replicas), run->variant, replicas, ranks, f);
         place(run, t, last >= 0 ? carry_over(&run->tried[last], f, run->arena) : NULL);
         if (!t->placed)
             continue;
@@ -379,8 +379,9 @@ static int rule_out(struct mgpu_search_run *run, const struct prospect *now)
 {
     const struct mgpu_flow *f;
     int ranks = run->devices / now->replicas;
-    MGPU_TRY(get_flow(&f, run, 0, now->replicas, now->replicas * ranks));
-    struct mgpu_tried *t = add_try(run, tactic_of(now->replicas), 0, now->replicas, ranks, f);
+    MGPU_TRY(get_flow(&f, run, run->variant, now->replicas, now->replicas * ranks));
+    struct mgpu_tried *t =
+        add_try(run, tactic_of(now->replicas), run->variant, now->replicas, ranks, f);
     t->bound = now->bound;
     t->decides = now->decides;
     return 0;
@@ -402,20 +403,31 @@ static int try_all_placements(struct mgpu_search_run *run, int most)
     return rc;
 }
 
+static int try_baselines(struct mgpu_search_run *run, int most)
+{
+    MGPU_TRY(try_single(run, MGPU_TACTIC_SINGLE, run->variant));
+    for (int r = run->devices; r >= 2; r--)
+        if (r == run->devices || (r <= most && counts(r, run->devices)))
+            MGPU_TRY(try_data(run, MGPU_TACTIC_DATA, run->variant, r));
+    return 0;
+}
+
 static int try_all(struct mgpu_search_run *run)
 {
     int most = run->devices < run->request->batch ? run->devices : (int)run->request->batch;
-    MGPU_TRY(try_single(run, MGPU_TACTIC_SINGLE, 0));
+    MGPU_TRY(try_baselines(run, most));
     run->single = run->tried[0].ms;
-    for (int r = run->devices; r >= 2; r--)
-        if (r == run->devices || (r <= most && counts(r, run->devices)))
-            MGPU_TRY(try_data(run, MGPU_TACTIC_DATA, 0, r));
     for (int v = 1; v <= run->request->variants; v++) {
         MGPU_TRY(try_single(run, MGPU_TACTIC_STACKED, v));
         for (int r = run->devices; r >= 2; r--)
             if (r <= most && counts(r, run->devices))
                 MGPU_TRY(try_data(run, MGPU_TACTIC_STACKED, v, r));
     }
+    MGPU_TRY(try_all_placements(run, most));
+    run->variant = run->request->thrifty;
+    if (!run->variant || incumbent(run) < INFINITY)
+        return 0;
+    MGPU_TRY(try_baselines(run, most));
     return try_all_placements(run, most);
 }
 

@@ -28,6 +28,8 @@ struct mgpu_search_request {
     void *context;
     int variants;                    /* rewrites, numbered from 1; 0: none */
     const char *const *variant_name; /* [variants]: "stacked" */
+    int thrifty; /* a variant that needs less memory, tried in every way when nothing fits; 0: none
+                  */
 
     int weights_on;          /* device that owns and updates all parameters; -1: none */
     const char *inseparable; /* why the batch may not be divided; NULL: it may */

@@ -31,6 +31,7 @@ struct mgpu_search_run {
     const struct mgpu_search_request *request;
     struct mgpu_arena *arena; /* of the result */
     int devices, channels;
+    int variant;   /* that placements are of */
     int64_t limit; /* steps of simulation left to placement searches */
     int flows;
     struct mgpu_search_flow *flow;

@@ -314,9 +314,9 @@ static void place_task(struct build *b, struct mgpu_task *task, const struct mgp
 
 static int phase_of(const struct mgpu_node *node)
 {
-    return node->origin.role == MGPU_UPDATE     ? MGPU_PHASE_UPDATE
-           : node->origin.role == MGPU_BACKWARD ? MGPU_PHASE_BACKWARD
-                                                : MGPU_PHASE_FORWARD;
+    return node->origin.role == MGPU_UPDATE    ? MGPU_PHASE_UPDATE
+           : node->origin.role == MGPU_FORWARD ? MGPU_PHASE_FORWARD
+                                               : MGPU_PHASE_BACKWARD;
 }
 
 static void add_task(struct build *b, int n)

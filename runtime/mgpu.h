@@ -46,7 +46,7 @@ struct mgpu_options {
     const char *optimizer, *lr_schedule;
     double clip_norm, clip_value, warmup;
     const char *precision;
-    bool exact;
+    bool exact, recompute;
     /* devices */
     const char *devices, *strategy;
     const char *plan;               /* plan.json */

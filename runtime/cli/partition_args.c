@@ -57,6 +57,8 @@ const struct mgpu_arg mgpu_partition_args[] = {
          "nodes by name or output (glob), or input:NAME: all that only this input reaches"),
     TEXT("merge", PARTITION(merge), "DEVICE", "where branches meet, and what follows"),
     TEXT("weights-on", PARTITION(weights_on), "DEVICE", "master weights and optimizer state"),
+    FLAG("recompute", OPTION(recompute),
+         "compute cheap activations again in backward (default: when nothing fits --memory)"),
     TEXT("profile", PARTITION(profile), "FILE", "measured costs"),
     FLAG("measure", PARTITION(measure), "time this model's operators here (into --profile)"),
     HEADING("Results"),

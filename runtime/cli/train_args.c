@@ -83,6 +83,7 @@ const struct mgpu_arg mgpu_train_table[] = {
     DOUBLE("clip-value", clip_value, 0, 1e300, "X", "cut each gradient element to [-X, X]"),
     TEXT("precision", precision, "TYPE", "f32 (default) or f64"),
     FLAG("exact", exact, "no algorithm with larger rounding (Winograd and the like)"),
+    FLAG("recompute", recompute, "compute cheap activations again in backward: less memory"),
     HEADING("Devices"),
     TEXT("devices", devices, "LIST", "cpu, cpu:0,cpu:1, cpu:0-3 (default cpu: all cores)"),
     {.name = "threads",
@@ -93,7 +94,7 @@ const struct mgpu_arg mgpu_train_table[] = {
      .value = "N",
      .help = "threads of each rank"},
     TEXT("strategy", strategy, "NAME",
-         "auto (default: the planner chooses), single, data, branch or hybrid"),
+         "auto (default: the planner chooses), single, data, branch, hybrid or stacked"),
 
     LIST("place", place, "PATTERN=DEVICE",
          "run these nodes there: node or output names, or input:NAME"),

@@ -53,8 +53,9 @@ static bool may_move(const struct fusion *f, const struct mgpu_node *node)
 /* Updates run for the last piece of a batch only, so they stay apart. */
 static bool roles_fit(const struct mgpu_node *from, const struct mgpu_node *into)
 {
-    return from->origin.role == into->origin.role ||
-           (from->origin.role == MGPU_FORWARD && into->origin.role == MGPU_BACKWARD);
+    enum mgpu_role role = from->origin.role;
+    return role == into->origin.role ||
+           ((role == MGPU_FORWARD || role == MGPU_RECOMPUTE) && into->origin.role == MGPU_BACKWARD);
 }
 
 /* One number, or as many elements as what is made of it: computed no more often than before. */

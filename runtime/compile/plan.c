@@ -44,11 +44,12 @@ void mgpu_plan_own(struct mgpu_plan *plan, const char *parameter, int place)
         (struct mgpu_owner){mgpu_arena_string(plan->arena, parameter), place};
 }
 
-void mgpu_plan_stack(struct mgpu_plan *plan, int outputs, const char *const *output)
+void mgpu_plan_rewrite(struct mgpu_plan *plan, const char *kind, int outputs,
+                       const char *const *output)
 {
     plan->rewrite = mgpu_grow(plan->rewrite, (size_t)plan->rewrites, sizeof *plan->rewrite);
     struct mgpu_rewrite *r = &plan->rewrite[plan->rewrites++];
-    *r = (struct mgpu_rewrite){.kind = "stack", .outputs = outputs};
+    *r = (struct mgpu_rewrite){.kind = mgpu_arena_string(plan->arena, kind), .outputs = outputs};
     r->output = MGPU_NEW_ARRAY(plan->arena, const char *, outputs);
     for (int i = 0; i < outputs; i++)
         r->output[i] = mgpu_arena_string(plan->arena, output[i]);

@@ -30,9 +30,12 @@ const char *mgpu_strategy_name(enum mgpu_strategy strategy);
 
 enum { MGPU_MAX_RANKS = 64 };
 
+#define MGPU_REWRITE_STACK     "stack"
+#define MGPU_REWRITE_RECOMPUTE "recompute"
+
 struct mgpu_rewrite {
-    const char *kind;
-    int outputs; /* keys of the nodes that it takes */
+    const char *kind; /* rewrite.h */
+    int outputs;      /* keys of the nodes that it takes */
     const char **output;
 };
 
@@ -65,8 +68,8 @@ struct mgpu_plan *mgpu_plan_data(int ranks);
 struct mgpu_plan *mgpu_plan_new(int replicas, int places);
 void mgpu_plan_place(struct mgpu_plan *plan, const char *output, int place);
 void mgpu_plan_own(struct mgpu_plan *plan, const char *parameter, int place);
-/* The nodes of these keys are one call (rewrite.h). */
-void mgpu_plan_stack(struct mgpu_plan *plan, int outputs, const char *const *output);
+void mgpu_plan_rewrite(struct mgpu_plan *plan, const char *kind, int outputs,
+                       const char *const *output);
 void mgpu_plan_free(struct mgpu_plan *plan);
 
 static inline int mgpu_plan_ranks(const struct mgpu_plan *plan)

@@ -1,8 +1,10 @@
 /* Rewrites of a plan: the whole graph computes the same with other nodes, on whatever ranks.
  *
- *   stack   {"kind": "stack", "outputs": ["a", "b"]}: the nodes that make 'a' and 'b' (of equal
- *           towers that share their weights) are one call on the batches of both, one behind the
- *           other; before the gradient is taken                         (stack.c, stack_find.c)
+ *   stack      {"kind": "stack", "outputs": ["a", "b"]}: the nodes that make 'a' and 'b' (of equal
+ *              towers that share their weights) are one call on the batches of both, one behind the
+ *              other; before the gradient is taken                      (stack.c, stack_find.c)
+ *   recompute  {"kind": "recompute", "outputs": []}: cheap activations (of these nodes; of none:
+ *              of all) are computed again in backward instead of kept          (recompute.c)
  *
  * What is made keeps the origins: the call that of the first node, its parts those of the nodes
  * whose outputs they are. Plans and pins place them like any other node.
@@ -15,6 +17,9 @@
 /* Applies the plan's rewrites to a forward graph (without losses). One whose nodes are all missing
  * (another mode does not need them) is left out. MGPU_EINVALID names what cannot be stacked. */
 int mgpu_rewrite_forward(struct mgpu_graph *g, const struct mgpu_plan *plan);
+
+/* The same for the graph with its gradient. */
+int mgpu_rewrite_backward(struct mgpu_graph *g, const struct mgpu_plan *plan);
 
 /* Adds to the plan what stacks the equal towers of a forward graph: nodes of the same weights, and
  * behind them nodes without weights that take only those. `g` is changed (equal nodes become one).

@@ -239,9 +239,6 @@ static int add_rewrite(struct stack *s, const struct mgpu_rewrite *r)
 {
     struct key **key = MGPU_NEW_ARRAY(s->arena, struct key *, r->outputs);
     int missing = 0;
-    if (strcmp(r->kind, "stack") != 0 || r->outputs < 2)
-        return mgpu_fail(MGPU_EINVALID, "rewrite '%s' of %d nodes is not known", r->kind,
-                         r->outputs);
     for (int k = 0; k < r->outputs; k++) {
         key[k] = mgpu_names_get(s->nodes_of, r->output[k]);
         missing += !key[k];
@@ -492,12 +489,19 @@ static void start(struct stack *s)
         s->unit[n] = n;
 }
 
+static bool is_stack(const struct mgpu_rewrite *r)
+{
+    return !strcmp(r->kind, MGPU_REWRITE_STACK);
+}
+
 int mgpu_rewrite_forward(struct mgpu_graph *g, const struct mgpu_plan *plan)
 {
     struct stack s = {.g = g};
     struct mgpu_origin before = g->origin;
-    int rc = 0;
-    if (!plan->rewrites)
+    int rc = 0, stacks = 0;
+    for (int i = 0; i < plan->rewrites; i++)
+        stacks += is_stack(&plan->rewrite[i]);
+    if (!stacks)
         return 0;
     mgpu_share_equal_nodes(g);
     s.arena = mgpu_arena_new();
@@ -505,7 +509,8 @@ int mgpu_rewrite_forward(struct mgpu_graph *g, const struct mgpu_plan *plan)
     start(&s);
     list_keys(&s);
     for (int i = 0; i < plan->rewrites && rc == 0; i++)
-        rc = mgpu_prefix(add_rewrite(&s, &plan->rewrite[i]), "rewrites[%d]", i);
+        if (is_stack(&plan->rewrite[i]))
+            rc = mgpu_prefix(add_rewrite(&s, &plan->rewrite[i]), "rewrites[%d]", i);
     if (rc == 0)
         rc = append_all(&s);
     g->origin = before;

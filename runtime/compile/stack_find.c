@@ -207,7 +207,7 @@ static void settle_set(struct mgpu_plan *plan, struct set *s)
         s->key[i]->set = s;
         s->key[i]->member = i;
     }
-    mgpu_plan_stack(plan, s->count, output);
+    mgpu_plan_rewrite(plan, MGPU_REWRITE_STACK, s->count, output);
     free(output);
 }
 

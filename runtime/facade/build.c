@@ -78,7 +78,8 @@ static int add_update(struct mgpu_graph *g, struct mgpu_trainer *t)
     return 0;
 }
 
-static int fill_graph(struct mgpu_graph *g, struct mgpu_trainer *t, enum mgpu_mode mode)
+static int fill_graph(struct mgpu_graph *g, struct mgpu_trainer *t, enum mgpu_mode mode,
+                      const struct mgpu_plan *plan)
 {
     struct mgpu_value *total;
     if (mode == MGPU_MODE_PREDICT)
@@ -98,6 +99,8 @@ static int fill_graph(struct mgpu_graph *g, struct mgpu_trainer *t, enum mgpu_mo
         return mgpu_fail(MGPU_EUSAGE, "nothing to train on: give --loss");
     set_origin(g, MGPU_FORWARD, "", "");
     MGPU_TRY(mgpu_gradient(g, total, false));
+    if (plan)
+        MGPU_TRY(mgpu_rewrite_backward(g, plan));
     if (mode == MGPU_MODE_TRAIN)
         return add_update(g, t);
     drop_statistics(g);
@@ -133,7 +136,7 @@ int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_
     MGPU_TRY(lower(out, t, mode, batch));
     int rc = plan ? mgpu_rewrite_forward(*out, plan) : 0;
     if (rc == 0)
-        rc = fill_graph(*out, t, mode);
+        rc = fill_graph(*out, t, mode, plan);
     rc = mgpu_prefix(rc, "%s", t->path);
     if (rc < 0) {
         mgpu_graph_free(*out);

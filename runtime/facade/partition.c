@@ -155,6 +155,7 @@ static int planner_options(struct mgpu_planner_options *out, const struct mgpu_o
                                          .weights_on = p->weights_on,
                                          .precision = o->precision,
                                          .profile = p->profile,
+                                         .recompute = o->recompute,
                                          .compile = true,
                                          .measure = p->measure,
                                          .progress = p->progress,

@@ -149,7 +149,8 @@ static int from_planner(struct mgpu_trainer *t, enum choice choice, int *ranks)
                                            .pin = o->place,
                                            .merge = o->merge,
                                            .weights_on = o->weights_on,
-                                           .precision = o->precision};
+                                           .precision = o->precision,
+                                           .recompute = o->recompute};
     mgpu_planner_model_of(&model, t, o->precision ? o->precision : "f32");
     MGPU_TRY(mgpu_planner_run(&planned, &model, &options));
     note_choice(planned->plan);
@@ -188,10 +189,20 @@ static int choose(struct mgpu_trainer *t, int *ranks)
     return 0;
 }
 
+static void add_recompute(struct mgpu_plan *plan)
+{
+    for (int i = 0; i < plan->rewrites; i++)
+        if (!strcmp(plan->rewrite[i].kind, MGPU_REWRITE_RECOMPUTE))
+            return;
+    mgpu_plan_rewrite(plan, MGPU_REWRITE_RECOMPUTE, 0, NULL);
+}
+
 int mgpu_settle_plan(struct mgpu_trainer *t)
 {
     int ranks = t->device_count;
     MGPU_TRY(choose(t, &ranks));
+    if (t->options.recompute)
+        add_recompute(t->plan);
     MGPU_TRY(mgpu_team_new(&t->team, t->devices, t->plan->replicas, t->plan->places));
     t->result_sums = mgpu_xcalloc((size_t)ranks * MGPU_RESULT_SUMS, sizeof *t->result_sums);
     return 0;

@@ -14,6 +14,7 @@ static const char *role_name(enum mgpu_role role)
 {
     static const char *const names[] = {[MGPU_FORWARD] = "forward",
                                         [MGPU_BACKWARD] = "backward",
+                                        [MGPU_RECOMPUTE] = "recompute",
                                         [MGPU_UPDATE] = "update",
                                         [MGPU_COMMUNICATION] = "communication"};
     return names[role];

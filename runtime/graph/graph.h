@@ -45,8 +45,14 @@ struct mgpu_value {
     bool tainted;
 };
 
-/* What a node is for. */
-enum mgpu_role { MGPU_FORWARD, MGPU_BACKWARD, MGPU_UPDATE, MGPU_COMMUNICATION };
+/* What a node is for. RECOMPUTE: a forward node again, for backward. */
+enum mgpu_role {
+    MGPU_FORWARD,
+    MGPU_BACKWARD,
+    MGPU_RECOMPUTE,
+    MGPU_UPDATE,
+    MGPU_COMMUNICATION,
+};
 
 /* Where a node came from: used by messages, profiles, pins and plans. `output` (the ONNX node's
  * first output, after function inlining prefixed by the call path) is the key; name and type are

@@ -1,6 +1,7 @@
 /* Any plan gives one rank's numbers: random small graphs with shared weights, split and joined
  * branches, equal towers and sums over the batch, on random placements, owners, replicas and
- * pieces, some with their towers stacked; forward, gradient and update in double. MGPU_PLANS sets
+ * pieces, some with their towers stacked or with activations recomputed; forward, gradient and
+ * update in double. MGPU_PLANS sets
  * how many graphs (default 300). */
 #include "runtime/base/status.h"
 #include "runtime/compile/rewrite.h"
@@ -223,6 +224,8 @@ static int build(struct mgpu_graph **out, int64_t batch, void *context)
         return mgpu_build_error();
     mgpu_graph_output(m.g, "loss", loss);
     MGPU_TRY(mgpu_gradient(m.g, loss, false));
+    if (r->plan)
+        MGPU_TRY(mgpu_rewrite_backward(m.g, r->plan));
     return world_add_updates(m.g, r->seed % 3 ? 0 : 0.5);
 }
 
@@ -258,7 +261,6 @@ static int stack(struct random_graph *r, struct mgpu_plan *plan)
     for (int i = 0; i < plan->rewrites; i++)
         saved += plan->rewrite[i].outputs - 1;
     mgpu_graph_free(m.g);
-    r->plan = plan;
     return saved;
 }
 
@@ -276,6 +278,9 @@ static int check_graph(unsigned number)
     int64_t n = world_train(&model, one, 1, want_loss, want);
     CHECK_(n > 0, "graph %u: %s", number, mgpu_error());
     int saved = r.towers ? stack(&r, plan) : 0;
+    if (next(&seed, 2))
+        mgpu_plan_rewrite(plan, MGPU_REWRITE_RECOMPUTE, 0, NULL);
+    r.plan = plan;
     int64_t m = world_train(&model, plan, pieces, loss, got);
     CHECK_(m == n, "graph %u%s on %d x %d, %d pieces: %s", number, r.mixes ? " (mixing)" : "",
            plan->replicas, plan->places, pieces, m < 0 ? mgpu_error() : "other weights");

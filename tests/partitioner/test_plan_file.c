@@ -61,7 +61,7 @@ static struct mgpu_plan_file *make_plan(int devices, int replicas, int places)
     p->alternatives = 2;
     p->alternative = MGPU_NEW_ARRAY(p->arena, struct mgpu_alternative, 2);
     p->alternative[0] = (struct mgpu_alternative){
-        p->strategy, replicas, places, true, 1.5, 1.75, 1001, 123456789012, "the fastest"};
+        p->strategy, replicas, places, true, true, 1.5, 1.75, 1001, 123456789012, "the fastest"};
     p->alternative[1] = (struct mgpu_alternative){.strategy = "stacked", .why = "no \"towers\" é"};
     p->profile = "0123456789abcdef";
     return p;

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct mgpu_emitter *const families[] = {mgpu_emit_pointwise, NULL};
+static const struct mgpu_emitter *const families[] = {mgpu_emit_pointwise, mgpu_emit_reduce,
+                                                      mgpu_emit_softmax,   mgpu_emit_loss,
+                                                      mgpu_emit_normalize, NULL};
 
 static const struct mgpu_emitter *find(const struct mgpu_node *node)
 {

@@ -22,6 +22,10 @@ struct mgpu_emitter {
 };
 
 extern const struct mgpu_emitter mgpu_emit_pointwise[];
+extern const struct mgpu_emitter mgpu_emit_reduce[];
+extern const struct mgpu_emitter mgpu_emit_softmax[];
+extern const struct mgpu_emitter mgpu_emit_loss[];
+extern const struct mgpu_emitter mgpu_emit_normalize[];
 
 void mgpu_write(struct mgpu_writer *w, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -205,7 +205,7 @@ static const char *check_buffers(struct made *m, const struct buffers *b)
             return "writes to an input";
         double error = kernel_norm_error(v, b->data[i], want);
         snprintf(text, sizeof text, "is off by %.3g", error);
-        if (b->written[i] && !(error <= limit_of(v->type)))
+        if (b->written[i] && !(error <= fmax(limit_of(v->type), limit_of(m->row->type))))
             return text;
     }
     return NULL;

@@ -7,7 +7,9 @@
 
 static const struct mgpu_emitter *const families[] = {mgpu_emit_pointwise, mgpu_emit_reduce,
                                                       mgpu_emit_softmax,   mgpu_emit_loss,
-                                                      mgpu_emit_normalize, NULL};
+                                                      mgpu_emit_normalize, mgpu_emit_movement,
+                                                      mgpu_emit_random,    mgpu_emit_update,
+                                                      mgpu_emit_indexed,   NULL};
 
 static const struct mgpu_emitter *find(const struct mgpu_node *node)
 {

@@ -135,3 +135,31 @@ DEVICE type name(type v) \
 }
 BLOCK(block_addf, float, addf, shuffle_f) BLOCK(block_add, double, add, shuffle_d)
 BLOCK(block_largerf, float, fmaxf, shuffle_f) BLOCK(block_larger, double, fmax, shuffle_d)
+
+/* Which element of [low, high) a place shows; -1: none, it is padding. */
+#define inside_or(otherwise) at >= low && at < high ? at : (otherwise)
+DEVICE i64 source_none(i64 at, i64 low, i64 high) { return inside_or(-1); }
+DEVICE i64 source_edge(i64 at, i64 low, i64 high) { return inside_or(at < low ? low : high - 1); }
+DEVICE i64 source_wrap(i64 at, i64 low, i64 high)
+{ return inside_or(low + modulo_i(at - low, high - low)); }
+DEVICE i64 source_reflect(i64 at, i64 low, i64 high)
+{
+    const i64 n = high - low, turn = n == 1 ? 0 : modulo_i(at - low, 2 * (n - 1));
+    return inside_or(low + (turn < n ? turn : 2 * (n - 1) - turn));
+}
+
+/* Philox4x32: ten rounds of multiply and exchange. */
+struct philox { u32 word[4]; };
+DEVICE struct philox philox(struct philox c, u32 key0, u32 key1)
+{
+    UNROLL
+    for (int round = 0; round < 10; round++) {
+        u64 a = (u64)0xD2511F53u * c.word[0], b = (u64)0xCD9E8D57u * c.word[2];
+        struct philox n = {{(u32)(b >> 32) ^ c.word[1] ^ key0, (u32)b,
+                            (u32)(a >> 32) ^ c.word[3] ^ key1, (u32)a}};
+        c = n;
+        key0 += 0x9E3779B9u;
+        key1 += 0xBB67AE85u;
+    }
+    return c;
+}

@@ -97,11 +97,13 @@ struct mgpu_view mgpu_view_broadcast(const struct mgpu_value *input,
     return v;
 }
 
-/* place / (what is inside) % size * stride, summed over the axes. */
+/* (place / (what is inside) % size) * stride, summed over the axes. Places are unsigned. */
 void mgpu_write_offset(struct mgpu_writer *w, const struct mgpu_view *v, const char *place)
 {
-    int64_t inside = 1;
+    int64_t inside = 1, farthest = v->base;
     const char *plus = "";
+    for (int k = 0; k < v->rank; k++)
+        farthest += v->strides[k] > 0 ? (v->dims[k] - 1) * v->strides[k] : 0;
     if (v->base || v->rank == 0) {
         mgpu_write(w, "%lld", (long long)v->base);
         plus = " + ";
@@ -109,11 +111,13 @@ void mgpu_write_offset(struct mgpu_writer *w, const struct mgpu_view *v, const c
     for (int k = v->rank - 1; k >= 0; inside *= v->dims[k--]) {
         if (v->strides[k] == 0)
             continue;
-        mgpu_write(w, "%s%s", plus, place);
+        mgpu_write(w, "%s%s(%s", plus, v->strides[k] < 0 || farthest > INT32_MAX ? "(i64)" : "",
+                   place);
         if (inside > 1)
             mgpu_write(w, " / %lld", (long long)inside);
         if (k > 0)
             mgpu_write(w, " %% %lld", (long long)v->dims[k]);
+        mgpu_write(w, ")");
         if (v->strides[k] != 1)
             mgpu_write(w, " * %lld", (long long)v->strides[k]);
         plus = " + ";

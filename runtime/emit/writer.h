@@ -26,6 +26,10 @@ extern const struct mgpu_emitter mgpu_emit_reduce[];
 extern const struct mgpu_emitter mgpu_emit_softmax[];
 extern const struct mgpu_emitter mgpu_emit_loss[];
 extern const struct mgpu_emitter mgpu_emit_normalize[];
+extern const struct mgpu_emitter mgpu_emit_movement[];
+extern const struct mgpu_emitter mgpu_emit_random[];
+extern const struct mgpu_emitter mgpu_emit_update[];
+extern const struct mgpu_emitter mgpu_emit_indexed[];
 
 void mgpu_write(struct mgpu_writer *w, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

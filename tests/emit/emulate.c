@@ -4,6 +4,7 @@
 #include "runtime/base/status.h"
 
 #include <dlfcn.h>
+#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
@@ -129,9 +130,12 @@ static void arrange(struct emulated *e, int64_t *place, int64_t count, enum emul
 
 typedef void (*kernel_call)(void **pointers);
 
+/* A thread is entered by swapcontext and from then on switched by jumps, which ask nothing of the
+ * system. */
 static struct {
-    ucontext_t scheduler, thread[MOST_THREADS];
-    bool finished[MOST_THREADS];
+    ucontext_t entry, thread[MOST_THREADS];
+    jmp_buf scheduler, here[MOST_THREADS];
+    bool entered[MOST_THREADS], finished[MOST_THREADS];
     char *stacks;
     int now;
     kernel_call call;
@@ -140,13 +144,27 @@ static struct {
 
 static void wait_for_block(void)
 {
-    swapcontext(&together.thread[together.now], &together.scheduler);
+    if (!_setjmp(together.here[together.now]))
+        _longjmp(together.scheduler, 1);
 }
 
 static void run_thread(void)
 {
     together.call(together.pointers);
     together.finished[together.now] = true;
+    _longjmp(together.scheduler, 1);
+}
+
+/* Until the thread waits or ends. */
+static void resume(int thread)
+{
+    together.now = thread;
+    if (_setjmp(together.scheduler))
+        return;
+    if (together.entered[thread])
+        _longjmp(together.here[thread], 1);
+    together.entered[thread] = true;
+    swapcontext(&together.entry, &together.thread[thread]);
 }
 
 static void start_threads(int threads)
@@ -158,9 +176,9 @@ static void start_threads(int threads)
         getcontext(c);
         c->uc_stack.ss_sp = together.stacks + (size_t)t * STACK;
         c->uc_stack.ss_size = STACK;
-        c->uc_link = &together.scheduler;
+        c->uc_link = NULL;
         makecontext(c, run_thread, 0);
-        together.finished[t] = false;
+        together.entered[t] = together.finished[t] = false;
     }
 }
 
@@ -174,10 +192,9 @@ static int run_together(struct emulated *e, const struct mgpu_emit_launch *launc
     while (finished == 0) {
         arrange(e, place, launch->threads, order);
         for (int i = 0; i < launch->threads; i++) {
-            together.now = (int)place[i];
             *e->thread = (unsigned)place[i];
-            swapcontext(&together.scheduler, &together.thread[together.now]);
-            finished += together.finished[together.now];
+            resume((int)place[i]);
+            finished += together.finished[place[i]];
         }
     }
     return finished == launch->threads

@@ -1,0 +1,56 @@
+/* random_mask: Philox4x32-10 by the rule in runtime/ops/random.h; one counter gives four words. */
+#include "runtime/ops/random.h"
+#include "runtime/emit/writer.h"
+#include "runtime/ops/dims.h"
+
+#include <math.h>
+
+/* y as [outer, samples, inner]: the elements of one sample are counted over outer and inner. */
+struct mask {
+    int64_t outer, samples, inner;
+    bool batch;
+};
+
+static struct mask mask_of(const struct mgpu_node *node)
+{
+    const struct mgpu_random_attrs *a = node->attrs;
+    const struct mgpu_value *y = node->output[0];
+    int axis = mgpu_dims_batch_axis((int)a->rank, a->dims);
+    struct mask m = {.outer = 1, .samples = 1, .inner = mgpu_value_count(y), .batch = axis >= 0};
+    if (!m.batch)
+        return m;
+    m.samples = mgpu_dims_batch((int)a->rank, a->dims, 0, NULL);
+    for (int k = 0; k < axis; k++)
+        m.outer *= y->dims[k].value;
+    m.inner = mgpu_value_count(y) / m.outer / m.samples;
+    return m;
+}
+
+static void emit(struct mgpu_writer *w)
+{
+    const struct mgpu_random_attrs *a = w->node->attrs;
+    struct mask m = mask_of(w->node);
+    enum mgpu_dtype type = w->node->output[0]->type;
+    int words = m.inner % 4 == 0 ? 4 : 1; /* of a thread: it never leaves a sample's run */
+    mgpu_write_kernel_each(w, mgpu_value_count(w->node->output[0]) / words);
+    mgpu_write(w, "    const i64 at = (i64)i * %d, sample = at / %lld %% %lld;\n", words,
+               (long long)m.inner, (long long)m.samples);
+    mgpu_write(w, "    const u64 e = at / %lld * %lldULL + at %% %lld, key = (u64)x0[0];\n",
+               (long long)(m.inner * m.samples), (long long)m.inner, (long long)m.inner);
+    mgpu_write(w,
+               "    struct philox c = {{(u32)(e / 4), (u32)(%s + sample), (u32)(u64)x1[0], "
+               "%uu}};\n    c = philox(c, (u32)key, (u32)(key >> 32));\n",
+               m.batch ? "(u64)x2[0]" : "0", (unsigned)a->salt);
+    mgpu_write(
+        w,
+        "    for (int k = 0; k < %d; k++)\n        STORE_%s(y0, at + k, c.word[(e + k) %% 4] "
+        "< %lluULL ? 0 : ",
+        words, mgpu_dtype_name(type), (unsigned long long)ceil(ldexp(a->probability, 32)));
+    mgpu_write_number(w, type, 1 / (1 - a->probability));
+    mgpu_write(w, ");\n}\n");
+}
+
+const struct mgpu_emitter mgpu_emit_random[] = {
+    {"random_mask", NULL, emit},
+    {NULL, NULL, NULL},
+};

@@ -44,7 +44,8 @@ arrows runtime/cpu "$core|runtime/cpu/|runtime/ref/|runtime/backend\.h"
 arrows runtime/comm 'runtime/(base|comm)/'
 arrows runtime/compile "$core|runtime/(comm|compile)/|runtime/backend\.h"
 arrows runtime/executor "$core|runtime/(comm|compile|executor)/|runtime/cuda/cuda\.h"
-arrows runtime/cuda "$core|runtime/cuda/"
+arrows runtime/emit "$core|runtime/emit/"
+arrows runtime/cuda "$core|runtime/(emit|cuda)/"
 arrows runtime/data 'runtime/(base|data)/'
 arrows runtime/train "$core|runtime/(data|train)/"
 arrows runtime/cli 'runtime/(base|cli)/|runtime/mgpu\.h'

@@ -20,6 +20,15 @@ static const struct mgpu_emitter *find(const struct mgpu_node *node)
     return NULL;
 }
 
+bool mgpu_emit_knows(const char *op)
+{
+    for (int f = 0; families[f]; f++)
+        for (const struct mgpu_emitter *e = families[f]; e->op; e++)
+            if (!strcmp(e->op, op))
+                return true;
+    return false;
+}
+
 bool mgpu_emit_accepts(const struct mgpu_node *node)
 {
     return find(node) != NULL;

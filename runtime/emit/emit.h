@@ -30,7 +30,8 @@ struct mgpu_emitted {
     int64_t workspace; /* bytes */
 };
 
-/* Whether there are kernels for the node. */
+/* Whether there are kernels for the operator called so, and for the node. */
+bool mgpu_emit_knows(const char *op);
 bool mgpu_emit_accepts(const struct mgpu_node *node);
 
 /* Makes the kernels of a node that is accepted, as functions NAME_0, NAME_1 ...; free with

@@ -13,12 +13,14 @@
 /* Whether MGPU_CHECK is set: the rows are for emit_check. */
 bool emit_check_wanted(void);
 
-/* Every row, up to a NULL name, in float or in all types that it can be built in. Prints failures; returns their number. Ends the program with 77
- * (skipped) where what it needs is missing. */
+/* Every row, up to a NULL name, in float and, with all_types, in another type in turn. Prints
+ * failures; returns their number. Ends the program with 77 (skipped) where what it needs is
+ * missing. */
 int emit_check(const struct mgpu_check *checks, bool all_types);
 
-/* The same in float, emulated, with `from` replaced by `to` in the kernels' text wherever it occurs:
- * failures are counted but not printed. -1: it does not occur. */
+/* The same in float, emulated, with `from` replaced by `to` in the kernels' text wherever it
+ * occurs: 1 when a check fails or the kernels crash, 0 when all is well, -1 when `from` does not
+ * occur. */
 int emit_check_damaged(const struct mgpu_check *checks, const char *from, const char *to);
 
 #endif

@@ -55,7 +55,7 @@ static int compile(const char *folder, const char *text)
     fclose(file);
     snprintf(
         command, sizeof command,
-        "%s -O1 -w -fno-strict-aliasing -ffp-contract=off -shared -fPIC -o %s/kernels.so %s -lm",
+        "%s -O0 -w -fno-strict-aliasing -ffp-contract=off -shared -fPIC -o %s/kernels.so %s -lm",
         compiler(), folder, path);
     return system(command) == 0 ? 0 : mgpu_fail(MGPU_EINTERNAL, "%s does not compile", path);
 }

@@ -1,0 +1,214 @@
+/* Generated kernels that no table of tests/ops has a row for; that damaged ones are found out; and
+ * which operators have none. */
+#include "runtime/emit/emit.h"
+#include "runtime/graph/step_scalar.h"
+#include "runtime/ops/accumulate.h"
+#include "runtime/ops/build.h"
+#include "runtime/ops/gather.h"
+#include "runtime/ops/movement.h"
+#include "runtime/ops/pointwise.h"
+#include "runtime/ops/reduce.h"
+#include "runtime/ops/softmax.h"
+#include "runtime/ops/update.h"
+#include "tests/emit/emit_check.h"
+#include "tests/emit/emulate.h"
+#include "tests/test.h"
+
+#define DIMS(...)                                                                                  \
+    {                                                                                              \
+        .rank = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dims = {__VA_ARGS__},         \
+        .batch_axis = -1                                                                           \
+    }
+#define ATTRS(kind, ...)                                                                           \
+    &(struct mgpu_##kind##_attrs)                                                                  \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+
+/* ---- Optimizers ------------------------------------------------------------------------------ */
+
+static const struct mgpu_update_attrs optimizers[] = {
+    {.kind = MGPU_SGD},
+    {.kind = MGPU_SGD, .momentum = 0.9, .dampening = 0.1, .weight_decay = 0.01},
+    {.kind = MGPU_SGD, .momentum = 0.9, .nesterov = true, .clip_value = 0.5},
+    {.kind = MGPU_SGD, .style = MGPU_STYLE_KERAS2, .momentum = 0.9, .decay = 0.01},
+    {.kind = MGPU_SGD, .style = MGPU_STYLE_KERAS3, .momentum = 0.9, .nesterov = true},
+    {.kind = MGPU_ADAM, .weight_decay = 0.01},
+    {.kind = MGPU_ADAM, .amsgrad = true},
+    {.kind = MGPU_ADAM, .style = MGPU_STYLE_KERAS3},
+    {.kind = MGPU_ADAMW, .weight_decay = 0.1},
+    {.kind = MGPU_RMSPROP, .centered = true, .momentum = 0.5},
+    {.kind = MGPU_RMSPROP, .style = MGPU_STYLE_KERAS2, .momentum = 0.5},
+    {.kind = MGPU_RMSPROP, .style = MGPU_STYLE_KERAS3, .centered = true},
+    {.kind = MGPU_ADAGRAD, .lr_decay = 0.1},
+    {.kind = MGPU_ADAGRAD, .style = MGPU_STYLE_KERAS3},
+    {.kind = MGPU_LAMB, .weight_decay = 0.1},
+    {.kind = MGPU_LAMB, .style = MGPU_STYLE_KERAS2, .weight_decay = 0.1},
+};
+
+enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
+
+static struct mgpu_check_input operand(int64_t count, double low, double high)
+{
+    return (struct mgpu_check_input){
+        .rank = 1, .dims = {count}, .batch_axis = -1, .low = low, .high = high, .constant = true};
+}
+
+static void check_optimizers(void)
+{
+    static struct mgpu_update_attrs attrs[OPTIMIZERS];
+    static char names[OPTIMIZERS][24];
+    static struct mgpu_check rows[OPTIMIZERS + 1];
+    double start[3];
+    for (int i = 0; i < OPTIMIZERS; i++) {
+        struct mgpu_update_attrs *a = &attrs[i];
+        *a = optimizers[i];
+        a->lr = 0.1, a->beta1 = 0.9, a->beta2 = 0.999, a->eps = 1e-7, a->rho = 0.9;
+        int64_t count = a->kind == MGPU_LAMB ? 5000 : 300;
+        snprintf(names[i], sizeof names[i], "optimizer %d", i);
+        rows[i] = (struct mgpu_check){.name = names[i], .op = &mgpu_op_update, .attrs = a};
+        rows[i].inputs = 5 + mgpu_update_states(a, start);
+        for (int k = 0; k < rows[i].inputs; k++)
+            rows[i].input[k] = operand(count, k < 2 ? -1 : 0.5, 1);
+        rows[i].input[2].scalar = 1 + MGPU_SCALAR_STEP;
+        rows[i].input[3].scalar = 1 + MGPU_SCALAR_LR_FACTOR;
+        rows[i].input[4].scalar = 1 + MGPU_SCALAR_LOSS;
+    }
+    CHECK(emit_check(rows, true) == 0);
+}
+
+/* ---- Others ---------------------------------------------------------------------------------- */
+
+static const struct mgpu_check others[] = {
+    {.name = "norm of three",
+     .op = &mgpu_op_global_norm,
+     .inputs = 3,
+     .input = {DIMS(7, 5), DIMS(5000), DIMS(1)}},
+    {.name = "accumulated", .op = &mgpu_op_accumulate, .inputs = 1, .input = {DIMS(37, 11)}},
+    {.name = NULL},
+};
+
+/* ---- Damage ---------------------------------------------------------------------------------- */
+
+static const void *sum_attrs(struct mgpu_arena *arena, int64_t batch)
+{
+    (void)batch;
+    struct mgpu_expr e;
+    struct mgpu_pointwise_attrs *a = MGPU_NEW(arena, struct mgpu_pointwise_attrs);
+    mgpu_expr_begin(&e, 2);
+    int x = mgpu_expr_input(&e, 0, MGPU_FLOAT), y = mgpu_expr_input(&e, 1, MGPU_FLOAT);
+    a->expr = mgpu_expr_end(&e, mgpu_expr_2(&e, MGPU_X_SUB, x, y), arena);
+    return a;
+}
+
+#define ROW(text, op_, ...)                                                                        \
+    {                                                                                              \
+        {.name = text, .op = &mgpu_op_##op_, __VA_ARGS__},                                         \
+        {                                                                                          \
+            .name = NULL                                                                           \
+        }                                                                                          \
+    }
+
+static const struct mgpu_check pointwise[] = ROW("pointwise", pointwise, .attrs_at = sum_attrs,
+                                                 .inputs = 2, .input = {DIMS(41, 53), DIMS(41, 1)});
+static const struct mgpu_check reduce[] =
+    ROW("reduce", reduce, .attrs = ATTRS(reduce, .kind = MGPU_REDUCE_SUM, .axes = 1), .inputs = 1,
+        .input = {DIMS(129, 37)});
+static const struct mgpu_check transpose[] =
+    ROW("transpose", transpose, .attrs = ATTRS(transpose, .perm = {1, 0}), .inputs = 1,
+        .input = {DIMS(37, 41)});
+static const struct mgpu_check softmax[] = ROW(
+    "softmax", softmax, .attrs = ATTRS(softmax, .axis = 1), .inputs = 1, .input = {DIMS(3, 300)});
+static const struct mgpu_check gather[] =
+    ROW("gather", gather, .attrs = ATTRS(gather, .axis = 0), .inputs = 2,
+        .input = {DIMS(9, 5),
+                  {.rank = 1, .dims = {70}, .batch_axis = -1, .type = MGPU_INT64, .high = 8}});
+
+/* What someone might get wrong; each must give a wrong result in some order. */
+static const struct {
+    const struct mgpu_check *row;
+    const char *from, *to;
+} damages[] = {
+    {pointwise, "blockIdx.x * 256", "blockIdx.x * 255"},
+    {pointwise, "i >= 2173", "i >= 2172"},
+    {pointwise, "i >= 2173", "i >= 2174"},
+    {pointwise, "/ 53", "/ 52"},
+    {reduce, "__syncthreads();", ""},
+    {reduce, "r < 129", "r < 128"},
+    {reduce, "d; d /= 2", "d > 1; d /= 2"},
+    {reduce, "threadIdx.x + d * 32", "threadIdx.x + d * 16"},
+    {transpose, "__syncthreads();", ""},
+    {transpose, "tile[x][y + k]", "tile[y + k][x]"},
+    {transpose, "row + y + k < 37", "row + y + k < 38"},
+    {softmax, "c += 128", "c += 127"},
+    {softmax, "most = block_largerf(most);", ""},
+    {softmax, "sum = block_addf(sum);", ""},
+    {softmax, "lane / inner * 300", "lane / inner * 299"},
+    {gather, "to++", "to"},
+    {gather, "counts[k] = at;", ""},
+    {gather, "slot_of[e - 1] == slot", "0"},
+};
+
+static void check_damages(void)
+{
+    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+        int found = emit_check_damaged(damages[i].row, damages[i].from, damages[i].to);
+        CHECK_(found > 0, "%s: '%s' in place of '%s': %s", damages[i].row->name, damages[i].to,
+               damages[i].from, found ? "is not in the text" : "is not found out");
+    }
+}
+
+/* ---- Operators ------------------------------------------------------------------------------- */
+
+/* What other libraries will run, what needs several ranks, and what nobody has written yet. */
+static const char *const without[] = {
+    "matmul",
+    "conv",
+    "conv_grad_input",
+    "conv_grad_weight",
+    "max_pool",
+    "max_pool_grad",
+    "average_pool",
+    "average_pool_grad",
+    "rnn",
+    "rnn_grad",
+    "resize",
+    "resize_grad",
+    "cumsum",
+    "topk",
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "send",
+    "recv",
+};
+
+static bool listed(const char *name)
+{
+    for (size_t i = 0; i < sizeof without / sizeof *without; i++)
+        if (!strcmp(without[i], name))
+            return true;
+    return false;
+}
+
+static void check_operators(void)
+{
+    for (int i = 0; mgpu_ops[i]; i++)
+        CHECK_(mgpu_emit_knows(mgpu_ops[i]->name) != listed(mgpu_ops[i]->name),
+               "%s: has kernels, or stands in the list of those that have none: not both",
+               mgpu_ops[i]->name);
+}
+
+int main(void)
+{
+    check_operators();
+    if (!emulate_possible()) {
+        fprintf(stderr, "skipped: no C compiler\n");
+        return 77;
+    }
+    check_optimizers();
+    CHECK(emit_check(others, true) == 0);
+    check_damages();
+    return test_end();
+}

@@ -1,4 +1,4 @@
-/* Times training steps of one of the networks of models.h, in this process.
+/* Times training steps of one of the networks of models.h, in this process. `./dev bench` runs it.
  *
  *     OMP_WAIT_POLICY=passive build/bench_train MODEL [OPTION=VALUE...]
  *     build/bench_train machine threads=2        sgemm and memory bandwidth of this machine
@@ -7,7 +7,7 @@
  * each
  *
  *     threads=2  devices=cpu:0  batch=  seconds=20 (of timed steps)  steps=30 (at most)
- *     profile=TRACE.json  exact=1
+ *     profile=TRACE.json  exact=1  who=mgpu (a name for the line)
  *
  * Prints one line of NAME=VALUE words: ms of a step (least and median), memory in MiB (of our
  * allocators; resident, above what was resident before the model was read), seconds from the file
@@ -31,7 +31,7 @@
 enum { MOST_STEPS = 1000, SLOWEST = 5 };
 
 struct settings {
-    const char *devices, *profile;
+    const char *devices, *profile, *who;
     int threads;
     int64_t batch, steps;
     double seconds;
@@ -217,7 +217,8 @@ static void train(const struct bench_model *m, const struct settings *s, const c
     snprintf(path, sizeof path, "%s/%s.onnx", folder, m->name);
     set_options(&o, m, s, folder, text);
     must(mgpu_trainer_new(&t, path, &o));
-    printf("model=%s who=mgpu batch=%lld threads=%d", m->name, (long long)s->batch, s->threads);
+    printf("model=%s who=%s batch=%lld threads=%d", m->name, s->who, (long long)s->batch,
+           s->threads);
     double ready = now() - start;
     time_steps(t, s);
     getrusage(RUSAGE_SELF, &usage);
@@ -351,6 +352,8 @@ static void read_option(struct settings *s, const char *argument)
         s->devices = v;
     else if ((v = option(argument, "profile")))
         s->profile = v;
+    else if ((v = option(argument, "who")))
+        s->who = v;
     else if ((v = option(argument, "batch")))
         s->batch = atoll(v);
     else if ((v = option(argument, "steps")))
@@ -367,8 +370,12 @@ static void read_option(struct settings *s, const char *argument)
 
 static int bench(const struct bench_model *m, int argc, char **argv)
 {
-    struct settings s = {
-        .devices = "cpu:0", .threads = 2, .batch = m->batch, .steps = 30, .seconds = 20};
+    struct settings s = {.who = "mgpu",
+                         .devices = "cpu:0",
+                         .threads = 2,
+                         .batch = m->batch,
+                         .steps = 30,
+                         .seconds = 20};
     char folder[] = "/tmp/mgpu-bench-XXXXXX";
     for (int i = 2; i < argc; i++)
         read_option(&s, argv[i]);

@@ -168,8 +168,8 @@ static int last_state(struct net *n, int x)
 {
     int y = node(n, "Transpose(%s) perm=[1, 0, 2]", value(x));
     n->values++;
-    fprintf(n->to, "v%d, -, - = LSTM(%s, lstm.W, lstm.R, lstm.B) hidden_size=64\n", n->values,
-            value(y));
+    fprintf(n->to, "v%d, v%d.h, v%d.c = LSTM(%s, lstm.W, lstm.R, lstm.B) hidden_size=64\n",
+            n->values, n->values, n->values, value(y));
     y = node(n, "Squeeze(%s, one)", value(n->values));
     return node(n, "Gather(%s, minus_one) axis=0", value(y));
 }

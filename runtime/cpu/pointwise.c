@@ -11,11 +11,12 @@
 #include "runtime/cpu/cpu.h"
 #include "runtime/cpu/pointwise_ops.h"
 
+#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILE = 1024 };
+enum { TILE = 512, FAR = 1 << 16 /* elements that no second cache holds */ };
 
 /* Where the values of an operation lie. */
 enum place_kind {
@@ -24,12 +25,14 @@ enum place_kind {
     FIXED,  /* in slot `slot`, the same for all tiles: constants, inputs of one element */
     MADE,   /* in slot `slot`, made by the operation */
     OUTPUT, /* in the output */
-    ALIAS,  /* where its operand's lie (a cast that changes nothing) */
+    ALIAS,  /* where those of operation `index` lie: a cast that changes nothing, or a factor or
+             * offset that its loop applies as well */
 };
 
 struct place {
     enum place_kind kind;
     int slot, index;
+    struct mgpu_cpu_tail tail;  /* MADE, OUTPUT */
     struct mgpu_broadcast from; /* LOADED */
 };
 
@@ -98,30 +101,85 @@ static enum place_kind kind_of(const struct mgpu_node *node, const struct mgpu_e
     }
     if (op->code == MGPU_X_CAST && (e->op[op->arg[0]].type == op->type || op->type != MGPU_BOOL))
         return ALIAS;
-    return k == e->count - 1 && op->type == MGPU_FLOAT ? OUTPUT : MADE;
+    return MADE;
 }
 
 /* The operation whose place operation k's values really have. */
-static int owner(const struct program *p, const struct mgpu_expr *e, int k)
+static int owner(const struct program *p, int k)
 {
     while (p->place[k].kind == ALIAS)
-        k = e->op[k].arg[0];
+        k = p->place[k].index;
     return k;
 }
 
+/* The operand that operation k multiplies with a constant, adds one to or negates; -1: it does
+ * something else. */
+static int scaled_operand(const struct mgpu_expr *e, int k)
+{
+    const struct mgpu_expr_op *op = &e->op[k];
+    if (op->type != MGPU_FLOAT)
+        return -1;
+    if (op->code == MGPU_X_NEG)
+        return op->arg[0];
+    if (op->code != MGPU_X_MUL && op->code != MGPU_X_ADD && op->code != MGPU_X_SUB)
+        return -1;
+    if (e->op[op->arg[1]].code == MGPU_X_CONST)
+        return op->arg[0];
+    return e->op[op->arg[0]].code == MGPU_X_CONST ? op->arg[1] : -1;
+}
+
+/* The tail with operation k behind it. A tail holds a factor, then an offset, so that nothing is
+ * rounded more often or in another order than before. */
+static bool extend(struct mgpu_cpu_tail *tail, const struct mgpu_expr_op *op, double constant,
+                   bool constant_first)
+{
+    float c = (float)constant;
+    if (tail->offset != 0 || !signbit(tail->offset) ||
+        (op->code == MGPU_X_MUL && tail->factor != 1))
+        return false;
+    if (op->code == MGPU_X_MUL)
+        tail->factor = c;
+    else if (op->code == MGPU_X_NEG || constant_first)
+        tail->factor = op->code == MGPU_X_ADD ? tail->factor : -tail->factor;
+    if (op->code == MGPU_X_ADD || op->code == MGPU_X_SUB)
+        tail->offset = op->code == MGPU_X_SUB && !constant_first ? -c : c;
+    return true;
+}
+
+/* Factors and offsets join the operation before them, where nothing else reads that. */
+static void join_tails(struct program *p, const struct mgpu_expr *e)
+{
+    int readers[MGPU_EXPR_MAX] = {0};
+    for (int k = 0; k < e->count; k++)
+        for (int i = 0; i < mgpu_expr_arity(e->op[k].code); i++)
+            readers[e->op[k].arg[i]]++;
+    for (int k = 0; k < e->count; k++) {
+        const struct mgpu_expr_op *op = &e->op[k];
+        int operand = scaled_operand(e, k), from = operand < 0 ? -1 : owner(p, operand);
+        if (from < 0 || readers[operand] != 1 || p->place[from].kind != MADE)
+            continue;
+        bool first = operand != op->arg[0];
+        double c = op->code == MGPU_X_NEG ? 0 : e->op[op->arg[!first]].number;
+        if (!extend(&p->place[from].tail, op, c, first))
+            continue;
+        p->place[k].kind = ALIAS;
+        p->place[k].index = from;
+    }
+}
+
 /* Gives slots to the operations that need one; a slot is free again after its last reader. What is
- * fixed keeps its own. */
+ * fixed keeps its own; constants in tails need none. */
 static void give_slots(struct program *p, const struct mgpu_expr *e)
 {
     int last[MGPU_EXPR_MAX] = {0}, free_slots[MGPU_EXPR_MAX], free_count = 0;
     for (int k = 0; k < e->count; k++)
-        for (int i = 0; i < mgpu_expr_arity(e->op[k].code); i++)
-            last[owner(p, e, e->op[k].arg[i])] = k;
-    last[owner(p, e, e->count - 1)] = e->count;
+        for (int i = 0; p->place[k].kind != ALIAS && i < mgpu_expr_arity(e->op[k].code); i++)
+            last[owner(p, e->op[k].arg[i])] = k;
+    last[owner(p, e->count - 1)] = e->count;
     for (int k = 0; k < e->count; k++) {
         struct place *place = &p->place[k];
         if (place->kind == FIXED)
-            place->slot = p->slots++;
+            place->slot = last[k] ? p->slots++ : -1;
         else if (place->kind == LOADED || place->kind == MADE)
             place->slot = free_count ? free_slots[--free_count] : p->slots++;
         for (int i = 0; i < k; i++)
@@ -138,11 +196,17 @@ static int prepare(const struct mgpu_node *node, int threads, bool exact, void *
     for (int k = 0; k < e->count; k++) {
         struct place *place = &p->place[k];
         place->kind = kind_of(node, e, k);
+        place->index = e->op[k].arg[0]; /* of an alias */
+        place->tail = (struct mgpu_cpu_tail){1, -0.0f};
         if (e->op[k].code != MGPU_X_INPUT)
             continue;
         place->index = (int)e->op[k].integer;
         place->from = mgpu_broadcast_make(node->input[place->index], node->output[0]);
     }
+    join_tails(p, e);
+    struct place *last = &p->place[owner(p, e->count - 1)];
+    if (last->kind == MADE && node->output[0]->type == MGPU_FLOAT)
+        last->kind = OUTPUT;
     give_slots(p, e);
     *state = p;
     return 0;
@@ -163,7 +227,7 @@ static void fill_fixed(const struct mgpu_launch *l, const struct mgpu_expr *e, f
     for (int k = 0; k < e->count; k++) {
         const struct mgpu_expr_op *op = &e->op[k];
         float *to = slots + (int64_t)p->place[k].slot * TILE;
-        if (p->place[k].kind != FIXED)
+        if (p->place[k].kind != FIXED || p->place[k].slot < 0)
             continue;
         if (op->code == MGPU_X_INPUT)
             mgpu_broadcast_load(&p->place[k].from, &l->in[op->integer], 0, n, to);
@@ -173,11 +237,10 @@ static void fill_fixed(const struct mgpu_launch *l, const struct mgpu_expr *e, f
     }
 }
 
-static float *locate(const struct mgpu_launch *l, const struct mgpu_expr *e, int k, float *slots,
-                     int64_t flat)
+static float *locate(const struct mgpu_launch *l, int k, float *slots, int64_t flat)
 {
     const struct program *p = l->state;
-    const struct place *place = &p->place[owner(p, e, k)];
+    const struct place *place = &p->place[owner(p, k)];
     if (place->kind == DIRECT)
         return (float *)l->in[place->index].data + flat;
     if (place->kind == OUTPUT)
@@ -197,6 +260,16 @@ static void store(const struct mgpu_tensor *y, int64_t flat, int n, const float 
         mgpu_convert(to, y->type, from, MGPU_FLOAT, n);
 }
 
+/* Brings on its way what the next tile reads and writes. */
+static void fetch(const struct mgpu_launch *l, const struct mgpu_expr *e, int64_t flat)
+{
+    const struct program *p = l->state;
+    for (int k = 0; k < e->count; k++)
+        if (p->place[k].kind == DIRECT || p->place[k].kind == OUTPUT)
+            for (int i = 0; i < TILE; i += 16)
+                __builtin_prefetch(locate(l, k, NULL, flat) + i);
+}
+
 static void run_tile(const struct mgpu_launch *l, const struct mgpu_expr *e, float *slots,
                      int64_t flat, int n)
 {
@@ -205,12 +278,12 @@ static void run_tile(const struct mgpu_launch *l, const struct mgpu_expr *e, flo
     for (int k = 0; k < e->count; k++) {
         const struct mgpu_expr_op *op = &e->op[k];
         const struct place *place = &p->place[k];
-        at[k] = locate(l, e, k, slots, flat);
+        at[k] = locate(l, k, slots, flat);
         if (place->kind == LOADED)
             mgpu_broadcast_load(&place->from, &l->in[place->index], flat, n, at[k]);
         else if (place->kind == MADE || place->kind == OUTPUT)
             mgpu_cpu_apply(op->code, at[k], at[op->arg[0]], op->arg[1] < 0 ? NULL : at[op->arg[1]],
-                           op->arg[2] < 0 ? NULL : at[op->arg[2]], n);
+                           op->arg[2] < 0 ? NULL : at[op->arg[2]], place->tail, n);
     }
     store(&l->out[0], flat, n, at[e->count - 1]);
 }
@@ -229,6 +302,8 @@ static int run(const struct mgpu_launch *l)
         struct mgpu_range range = mgpu_cpu_part(tiles, me, team);
         for (int64_t t = range.begin; t < range.end; t++) {
             int64_t left = count - t * TILE;
+            if (count > FAR && t + 1 < range.end)
+                fetch(l, e, (t + 1) * TILE);
             run_tile(l, e, slots, t * TILE, left < TILE ? (int)left : TILE);
         }
     }

@@ -6,22 +6,24 @@ bool mgpu_cpu_applies(enum mgpu_expr_code code)
     return code != MGPU_X_BITNOT && code != MGPU_X_SHL && code != MGPU_X_SHR;
 }
 
+#define LOOP _Pragma("GCC ivdep") _Pragma("GCC unroll 4") for (int64_t i = 0; i < n; i++)
+
 /* The vector functions of sqrt and rounding are instructions; those with a loop inside (fmod) stay
  * scalar. */
 #define EACH(code, formula)                                                                        \
     case code:                                                                                     \
-        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                       \
+        LOOP                                                                                       \
         {                                                                                          \
             float x = a[i];                                                                        \
-            to[i] = (formula);                                                                     \
+            to[i] = (formula)*factor + offset;                                                     \
         }                                                                                          \
         break
 #define PAIR(code, formula)                                                                        \
     case code:                                                                                     \
-        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                       \
+        LOOP                                                                                       \
         {                                                                                          \
             float x = a[i], y = b[i];                                                              \
-            to[i] = (formula);                                                                     \
+            to[i] = (formula)*factor + offset;                                                     \
         }                                                                                          \
         break
 
@@ -32,8 +34,10 @@ static inline float modulo(float x, float y)
     return r != 0 && (r < 0) != (y < 0) ? r + y : r;
 }
 
-MGPU_SIMD static void apply_1(enum mgpu_expr_code code, float *to, const float *a, int64_t n)
+MGPU_SIMD static void apply_1(enum mgpu_expr_code code, float *to, const float *a,
+                              struct mgpu_cpu_tail tail, int64_t n)
 {
+    const float factor = tail.factor, offset = tail.offset;
     switch (code) {
         EACH(MGPU_X_NEG, -x);
         EACH(MGPU_X_ABS, fabsf(x));
@@ -45,7 +49,7 @@ MGPU_SIMD static void apply_1(enum mgpu_expr_code code, float *to, const float *
         EACH(MGPU_X_ROUND, nearbyintf(x));
         EACH(MGPU_X_RECIPROCAL, 1 / x);
         EACH(MGPU_X_SQRT, sqrtf(x));
-        EACH(MGPU_X_EXP, expf(x));
+        EACH(MGPU_X_EXP, mgpu_expf(x));
         EACH(MGPU_X_LOG, logf(x));
         EACH(MGPU_X_LOG1P, log1pf(x));
         EACH(MGPU_X_SIN, sinf(x));
@@ -56,26 +60,28 @@ MGPU_SIMD static void apply_1(enum mgpu_expr_code code, float *to, const float *
         EACH(MGPU_X_ATAN, atanf(x));
         EACH(MGPU_X_SINH, sinhf(x));
         EACH(MGPU_X_COSH, coshf(x));
-        EACH(MGPU_X_TANH, tanhf(x));
+        EACH(MGPU_X_TANH, mgpu_tanhf(x));
         EACH(MGPU_X_ASINH, asinhf(x));
         EACH(MGPU_X_ACOSH, acoshf(x));
         EACH(MGPU_X_ATANH, atanhf(x));
-        EACH(MGPU_X_ERF, erff(x));
+        EACH(MGPU_X_ERF, mgpu_erff(x));
         EACH(MGPU_X_SIGMOID, mgpu_sigmoidf(x));
-        EACH(MGPU_X_SOFTPLUS, (x > 0 ? x : 0) + log1pf(expf(-fabsf(x))));
+        EACH(MGPU_X_SOFTPLUS, (x > 0 ? x : 0) + log1pf(mgpu_expf(-fabsf(x))));
         EACH(MGPU_X_ISNAN, x != x ? 1 : 0);
         EACH(MGPU_X_ISINF, fabsf(x) == INFINITY ? 1 : 0);
     default: /* stop */
-#pragma GCC ivdep
-        for (int64_t i = 0; i < n; i++)
-            to[i] = a[i];
+        LOOP
+        {
+            to[i] = a[i] * factor + offset;
+        }
         break;
     }
 }
 
 MGPU_SIMD static void apply_2(enum mgpu_expr_code code, float *to, const float *a, const float *b,
-                              int64_t n)
+                              struct mgpu_cpu_tail tail, int64_t n)
 {
+    const float factor = tail.factor, offset = tail.offset;
     switch (code) {
         PAIR(MGPU_X_ADD, x + y);
         PAIR(MGPU_X_SUB, x - y);
@@ -93,36 +99,38 @@ MGPU_SIMD static void apply_2(enum mgpu_expr_code code, float *to, const float *
         PAIR(MGPU_X_LT, x < y ? 1 : 0);
         PAIR(MGPU_X_LE, x <= y ? 1 : 0);
     default: /* mulz */
-#pragma GCC ivdep
-        for (int64_t i = 0; i < n; i++) {
+        LOOP
+        {
             float product = a[i] * b[i];
-            to[i] = a[i] == 0 ? 0 : product;
+            to[i] = (a[i] == 0 ? 0 : product) * factor + offset;
         }
         break;
     }
 }
 
-MGPU_SIMD static void choose(float *to, const float *c, const float *a, const float *b, int64_t n)
+MGPU_SIMD static void choose(float *to, const float *c, const float *a, const float *b,
+                             struct mgpu_cpu_tail tail, int64_t n)
 {
-#pragma GCC ivdep
-    for (int64_t i = 0; i < n; i++) {
+    const float factor = tail.factor, offset = tail.offset;
+    LOOP
+    {
         float x = a[i], y = b[i];
-        to[i] = c[i] != 0 ? x : y;
+        to[i] = (c[i] != 0 ? x : y) * factor + offset;
     }
 }
 
 void mgpu_cpu_apply(enum mgpu_expr_code code, float *to, const float *a, const float *b,
-                    const float *c, int64_t n)
+                    const float *c, struct mgpu_cpu_tail tail, int64_t n)
 {
     switch (mgpu_expr_arity(code)) {
     case 1:
-        apply_1(code, to, a, n);
+        apply_1(code, to, a, tail, n);
         break;
     case 2:
-        apply_2(code, to, a, b, n);
+        apply_2(code, to, a, b, tail, n);
         break;
     default:
-        choose(to, a, b, c, n);
+        choose(to, a, b, c, tail, n);
         break;
     }
 }

@@ -7,9 +7,14 @@
 /* Whether mgpu_cpu_apply knows the operation (on floats and bools). */
 bool mgpu_cpu_applies(enum mgpu_expr_code code);
 
-/* to[i] = code(a[i], b[i], c[i]) for i < n. `to` may be an operand. Operands that the code does not
- * have are not read. */
+/* What follows an operation at once: result * factor + offset. {1, -0.0f} changes nothing. */
+struct mgpu_cpu_tail {
+    float factor, offset;
+};
+
+/* to[i] = code(a[i], b[i], c[i]) * factor + offset for i < n. `to` may be an operand. Operands that
+ * the code does not have are not read. */
 void mgpu_cpu_apply(enum mgpu_expr_code code, float *to, const float *a, const float *b,
-                    const float *c, int64_t n);
+                    const float *c, struct mgpu_cpu_tail tail, int64_t n);
 
 #endif

@@ -8,7 +8,7 @@ MGPU_SIMD static void tanh_forward(int64_t H, const float *s, const float *u, co
 {
 #pragma GCC ivdep
     for (int64_t j = 0; j < H; j++)
-        h[j] = reserve[j] = tanhf(s[j] + u[j] + bias[j]);
+        h[j] = reserve[j] = mgpu_tanhf(s[j] + u[j] + bias[j]);
 }
 
 MGPU_SIMD static void relu_forward(int64_t H, const float *s, const float *u, const float *bias,
@@ -29,7 +29,7 @@ MGPU_SIMD static void gru_forward(int64_t H, const float *s, const float *u, con
         float z = mgpu_sigmoidf(s[j] + u[j] + bias[j]);
         float r = mgpu_sigmoidf(s[H + j] + u[H + j] + bias[H + j]);
         float part = u[2 * H + j] + part_bias[j];
-        float n = tanhf(s[2 * H + j] + bias[2 * H + j] + r * part);
+        float n = mgpu_tanhf(s[2 * H + j] + bias[2 * H + j] + r * part);
         h[j] = (1 - z) * n + z * h[j];
         reserve[j] = z;
         reserve[H + j] = r;
@@ -46,10 +46,10 @@ MGPU_SIMD static void lstm_forward(int64_t H, const float *s, const float *u, co
         float i = mgpu_sigmoidf(s[j] + u[j] + bias[j]);
         float o = mgpu_sigmoidf(s[H + j] + u[H + j] + bias[H + j]);
         float f = mgpu_sigmoidf(s[2 * H + j] + u[2 * H + j] + bias[2 * H + j]);
-        float g = tanhf(s[3 * H + j] + u[3 * H + j] + bias[3 * H + j]);
+        float g = mgpu_tanhf(s[3 * H + j] + u[3 * H + j] + bias[3 * H + j]);
         float cell = f * c[j] + i * g;
         c[j] = cell;
-        h[j] = o * tanhf(cell);
+        h[j] = o * mgpu_tanhf(cell);
         reserve[j] = i;
         reserve[H + j] = o;
         reserve[2 * H + j] = f;
@@ -114,7 +114,7 @@ MGPU_SIMD static void lstm_backward(int64_t H, const float *reserve, const float
 #pragma GCC ivdep
     for (int64_t j = 0; j < H; j++) {
         float i = reserve[j], o = reserve[H + j], f = reserve[2 * H + j], g = reserve[3 * H + j];
-        float out = tanhf(reserve[4 * H + j]), d = dh[j];
+        float out = mgpu_tanhf(reserve[4 * H + j]), d = dh[j];
         float cell = dc[j] + d * o * (1 - out * out);
         ds[j] = cell * g * i * (1 - i);
         ds[H + j] = d * out * o * (1 - o);

@@ -120,6 +120,31 @@ static const void *affine(struct mgpu_arena *arena, int64_t batch)
     return attrs_of(arena, &e, mgpu_expr_2(&e, MGPU_X_MUL, sum, two));
 }
 
+static int scale(struct mgpu_expr *e, enum mgpu_expr_code code, int a, double c, bool c_first)
+{
+    int number = mgpu_expr_number(e, MGPU_FLOAT, c);
+    return mgpu_expr_2(e, code, c_first ? number : a, c_first ? a : number);
+}
+
+/* Constants behind operations, in every place: 1 - 7 (-(x0 x1) - (3 - sin x0)) (2 y - 5), with
+ * y = (4 (x1 - 1) + 6)^2, times 2 y. */
+static const void *scaled(struct mgpu_arena *arena, int64_t batch)
+{
+    (void)batch;
+    struct mgpu_expr e;
+    mgpu_expr_begin(&e, 2);
+    int x = mgpu_expr_input(&e, 0, MGPU_FLOAT), y = mgpu_expr_input(&e, 1, MGPU_FLOAT);
+    int a = mgpu_expr_1(&e, MGPU_X_NEG, mgpu_expr_2(&e, MGPU_X_MUL, x, y));
+    a = mgpu_expr_2(&e, MGPU_X_SUB, a,
+                    scale(&e, MGPU_X_SUB, mgpu_expr_1(&e, MGPU_X_SIN, x), 3, true));
+    a = scale(&e, MGPU_X_MUL, a, 7, true);
+    int b = scale(&e, MGPU_X_MUL, scale(&e, MGPU_X_SUB, y, 1, false), 4, false);
+    b = scale(&e, MGPU_X_ADD, b, 6, false);
+    b = scale(&e, MGPU_X_MUL, mgpu_expr_2(&e, MGPU_X_MUL, b, b), 2, false);
+    b = mgpu_expr_2(&e, MGPU_X_MUL, b, scale(&e, MGPU_X_SUB, b, 5, false));
+    return attrs_of(arena, &e, scale(&e, MGPU_X_SUB, mgpu_expr_2(&e, MGPU_X_MUL, a, b), 1, true));
+}
+
 /* Many values alive at once: the sum of x0 to its powers, each kept until the end. */
 static const void *powers(struct mgpu_arena *arena, int64_t batch)
 {
@@ -192,6 +217,11 @@ static const struct mgpu_check rows[] = {
     AFFINE("samples", DIMS(6, 4, 5), DIMS(6, 1, 1), DIMS(1, 4, 1)),
     AFFINE("middle", DIMS(2, 1, 3, 1, 5), DIMS(4, 1, 6, 1), DIMS(2, 4, 3, 6, 5)),
     AFFINE("one element", DIMS(1, 1), DIMS(1), DIMS(1, 1, 1)),
+    {.name = "constants behind operations",
+     .op = &mgpu_op_pointwise,
+     .attrs_at = scaled,
+     .inputs = 2,
+     .input = {DIMS(6, 777), DIMS(777)}},
     {.name = "many values",
      .op = &mgpu_op_pointwise,
      .attrs_at = powers,

@@ -6,11 +6,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool has_blocks(const struct mgpu_node *node)
+{
+    bool any = false;
+    for (int i = 0; i < node->inputs; i++)
+        any = any || (node->input[i] && node->input[i]->block);
+    for (int i = 0; i < node->outputs; i++)
+        any = any || (node->output[i] && node->output[i]->block);
+    return any;
+}
+
 const struct mgpu_kernel *mgpu_backend_kernel(const struct mgpu_backend *backend,
                                               const struct mgpu_node *node)
 {
-    for (int t = 0; backend->tables[t]; t++)
-        for (const struct mgpu_kernel *k = backend->tables[t]; k->op; k++)
+    const struct mgpu_kernel *const *tables = has_blocks(node) ? backend->blocked : backend->tables;
+    for (int t = 0; tables[t]; t++)
+        for (const struct mgpu_kernel *k = tables[t]; k->op; k++)
             if (!strcmp(k->op, node->op->name) && (!k->accepts || k->accepts(node)))
                 return k;
     return NULL;
@@ -24,6 +35,7 @@ void mgpu_tensor_of(struct mgpu_tensor *t, const struct mgpu_value *v, void *dat
     t->data = data;
     t->type = v->type;
     t->rank = v->rank;
+    t->block = v->block;
     mgpu_value_dims(v, t->dims);
 }
 

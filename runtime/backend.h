@@ -10,11 +10,13 @@
 
 #include "runtime/ops/op.h"
 
-/* An operand as a kernel sees it: plain row-major elements. NULL data: the operand is absent. */
+/* An operand as a kernel sees it: plain row-major elements, or channels in blocks (graph.h). NULL
+ * data: the operand is absent. */
 struct mgpu_tensor {
     void *data;
     enum mgpu_dtype type;
     int rank;
+    int block; /* 0: plain, always so for the kernels of backend->tables */
     int64_t dims[MGPU_MAX_RANK];
 };
 
@@ -46,9 +48,16 @@ struct mgpu_kernel {
 };
 
 struct mgpu_backend {
-    const char *name;                        /* "ref", "cpu" */
-    const struct mgpu_kernel *const *tables; /* NULL-terminated list of tables, each ended by a NULL
-                                              * op */
+    const char *name; /* "ref", "cpu" */
+
+    /* NULL-terminated lists of tables, each ended by a NULL op: for nodes whose operands are all
+     * plain, and for those that have operands in blocks. */
+    const struct mgpu_kernel *const *tables, *const *blocked;
+
+    /* Whether a kernel of `blocked` can run the node; then block[i] is what operand i (inputs, then
+     * outputs) must have, and *hidden the elements that a plain kernel reorders on the way in and
+     * out. It depends on the sizes of one sample, not on how many there are. NULL: never. */
+    bool (*blocks)(const struct mgpu_node *node, int *block, int64_t *hidden);
 };
 
 extern const struct mgpu_backend mgpu_backend_ref;

@@ -2,6 +2,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/compile/fuse.h"
+#include "runtime/compile/layout.h"
 #include "runtime/compile/storage.h"
 #include "runtime/graph/step_scalar.h"
 #include "runtime/ops/accumulate.h"
@@ -383,9 +384,12 @@ int mgpu_compile(struct mgpu_program **out, struct mgpu_graph *g,
     *out = NULL;
     p->arena = mgpu_arena_new();
     p->graph = g;
-    if (!options->unfused)
+    int rc = 0;
+    if (!options->unfused) {
         mgpu_fuse(g, options->backend);
-    int rc = mgpu_storage_separate(g);
+        rc = mgpu_choose_layouts(g, options->backend);
+    }
+    rc = rc < 0 ? rc : mgpu_storage_separate(g);
     struct compile c = {.p = p, .g = g, .options = options};
     c.live = mgpu_xcalloc((size_t)g->node_count, sizeof *c.live);
     c.idle = mgpu_xcalloc((size_t)g->node_count, sizeof *c.idle);

@@ -1,4 +1,6 @@
-/* Reading an input as if it had the output's shape (numpy's rules), a run of elements at a time. */
+/* Reading an input as if it had the output's shape (numpy's rules), a run of elements at a time, in
+ * the order in which the output lies: where that is in blocks of channels, the input is too, or it
+ * is plain and has one element for each place. */
 #ifndef MGPU_CPU_BROADCAST_H
 #define MGPU_CPU_BROADCAST_H
 

@@ -1,4 +1,4 @@
-#include "runtime/cpu/cpu.h"
+#include "runtime/cpu/blocks.h"
 
 static const struct mgpu_kernel *const tables[] = {
     mgpu_cpu_pointwise,
@@ -34,7 +34,13 @@ static const struct mgpu_kernel *const tables[] = {
     NULL,
 };
 
-const struct mgpu_backend mgpu_backend_cpu = {.name = "cpu", .tables = tables};
+static const struct mgpu_kernel *const blocked[] = {
+    mgpu_cpu_reorder,           mgpu_cpu_pointwise,      mgpu_cpu_conv,    mgpu_cpu_pool_blocks,
+    mgpu_cpu_batch_norm_blocks, mgpu_cpu_channel_blocks, mgpu_ref_reorder, NULL,
+};
+
+const struct mgpu_backend mgpu_backend_cpu = {
+    .name = "cpu", .tables = tables, .blocked = blocked, .blocks = mgpu_cpu_blocks};
 
 static bool is_float(const struct mgpu_value *value)
 {

@@ -1,4 +1,5 @@
-/* The `cpu` backend: fast float kernels over plain row-major operands, several threads a rank.
+/* The `cpu` backend: fast float kernels over plain row-major operands, and over images whose
+ * channels lie in blocks (blocks.h), several threads a rank.
  *
  * Convolutions, products and recurrent networks go through oneDNN; the rest are loops written so
  * that the compiler turns them into vector code (simd.h). Each file ends in its table of kernels;
@@ -11,6 +12,7 @@
 #include "runtime/ref/ref.h"
 
 extern const struct mgpu_kernel mgpu_cpu_conv[];
+extern const struct mgpu_kernel mgpu_cpu_reorder[];
 extern const struct mgpu_kernel mgpu_cpu_matmul[];
 extern const struct mgpu_kernel mgpu_cpu_pointwise[];
 extern const struct mgpu_kernel mgpu_cpu_reduce[];
@@ -23,6 +25,11 @@ extern const struct mgpu_kernel mgpu_cpu_group_norm[];
 extern const struct mgpu_kernel mgpu_cpu_rnn[];
 extern const struct mgpu_kernel mgpu_cpu_rnn_grad[];
 extern const struct mgpu_kernel mgpu_cpu_update[];
+
+/* For operands in blocks, as are those of reorder, pointwise and conv. */
+extern const struct mgpu_kernel mgpu_cpu_pool_blocks[];
+extern const struct mgpu_kernel mgpu_cpu_batch_norm_blocks[];
+extern const struct mgpu_kernel mgpu_cpu_channel_blocks[];
 
 /* Every operand that is there is float, and none is empty. */
 bool mgpu_cpu_all_float(const struct mgpu_node *node);

@@ -3,6 +3,7 @@
 #include <omp.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { OPERANDS = 8, ALIGNMENT = 64 };
 
@@ -33,6 +34,12 @@ static pthread_once_t engine_once = PTHREAD_ONCE_INIT;
 static void make_engine(void)
 {
     engine_status = dnnl_engine_create(&engine, dnnl_cpu, 0);
+}
+
+static int start_engine(void)
+{
+    pthread_once(&engine_once, make_engine);
+    return mgpu_dnn_check(engine_status, "making the engine");
 }
 
 int mgpu_dnn_check(dnnl_status_t status, const char *what)
@@ -88,13 +95,10 @@ static void need_scratchpad(struct mgpu_dnn *dnn, const_dnnl_primitive_desc_t de
         dnn->workspace = bytes;
 }
 
-static int make_reorder(struct mgpu_dnn *dnn, struct operand *o, const dnnl_memory_desc_t *outside,
-                        const dnnl_memory_desc_t *inside)
+static int describe_reorder(dnnl_primitive_desc_t *out, const dnnl_memory_desc_t *from,
+                            const dnnl_memory_desc_t *to)
 {
-    const dnnl_memory_desc_t *from = o->output ? inside : outside;
-    const dnnl_memory_desc_t *to = o->output ? outside : inside;
     dnnl_primitive_attr_t attr = NULL;
-    dnnl_primitive_desc_t desc = NULL;
     int rc = mgpu_dnn_check(dnnl_primitive_attr_create(&attr), "making attributes");
     if (rc < 0)
         return rc;
@@ -102,13 +106,21 @@ static int make_reorder(struct mgpu_dnn *dnn, struct operand *o, const dnnl_memo
         mgpu_dnn_check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user),
                        "choosing the scratchpad"));
     MGPU_TRY_GOTO(
-        mgpu_dnn_check(dnnl_reorder_primitive_desc_create(&desc, from, engine, to, engine, attr),
+        mgpu_dnn_check(dnnl_reorder_primitive_desc_create(out, from, engine, to, engine, attr),
                        "describing a reorder"));
-    need_scratchpad(dnn, desc);
-    MGPU_TRY_GOTO(mgpu_dnn_check(dnnl_primitive_create(&o->reorder, desc), "making a reorder"));
 done:
-    dnnl_primitive_desc_destroy(desc);
     dnnl_primitive_attr_destroy(attr);
+    return rc;
+}
+
+static int make_reorder(struct mgpu_dnn *dnn, struct operand *o, const dnnl_memory_desc_t *outside,
+                        const dnnl_memory_desc_t *inside)
+{
+    dnnl_primitive_desc_t desc;
+    MGPU_TRY(describe_reorder(&desc, o->output ? inside : outside, o->output ? outside : inside));
+    need_scratchpad(dnn, desc);
+    int rc = mgpu_dnn_check(dnnl_primitive_create(&o->reorder, desc), "making a reorder");
+    dnnl_primitive_desc_destroy(desc);
     return rc;
 }
 
@@ -158,44 +170,81 @@ static void leave(bool alone, int threads)
         omp_set_num_threads(threads);
 }
 
-static int make(struct mgpu_dnn *dnn, const_dnnl_op_desc_t operation, const_dnnl_op_desc_t forward,
-                int count, const struct mgpu_dnn_operand *operands)
+static int make(struct mgpu_dnn *dnn, const_dnnl_primitive_desc_t desc, int count,
+                const struct mgpu_dnn_operand *operands)
 {
-    dnnl_primitive_desc_t desc = NULL;
-    int rc = mgpu_dnn_check(dnnl_stream_create(&dnn->stream, engine, dnnl_stream_default_flags),
-                            "making a stream");
-    if (rc < 0)
-        return rc;
-    MGPU_TRY_GOTO(describe(&desc, operation, forward));
-    MGPU_TRY_GOTO(
-        mgpu_dnn_check(dnnl_primitive_create(&dnn->primitive, desc), "making a primitive"));
+    MGPU_TRY(mgpu_dnn_check(dnnl_stream_create(&dnn->stream, engine, dnnl_stream_default_flags),
+                            "making a stream"));
+    MGPU_TRY(mgpu_dnn_check(dnnl_primitive_create(&dnn->primitive, desc), "making a primitive"));
     need_scratchpad(dnn, desc);
-    MGPU_TRY_GOTO(make_memory(&dnn->scratchpad,
-                              dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0)));
+    MGPU_TRY(make_memory(&dnn->scratchpad,
+                         dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0)));
     for (int i = 0; i < count; i++)
-        MGPU_TRY_GOTO(make_operand(dnn, desc, &operands[i]));
+        MGPU_TRY(make_operand(dnn, desc, &operands[i]));
     place_operands(dnn);
-done:
+    return 0;
+}
+
+/* Of a descriptor, which it takes over; in the threads that it was described for. */
+static int make_new(struct mgpu_dnn **out, dnnl_primitive_desc_t desc, int count,
+                    const struct mgpu_dnn_operand *operands, bool alone)
+{
+    struct mgpu_dnn *dnn = mgpu_xcalloc(1, sizeof *dnn);
+    dnn->alone = alone;
+    int rc = make(dnn, desc, count, operands);
     dnnl_primitive_desc_destroy(desc);
+    if (rc < 0)
+        mgpu_dnn_free(dnn);
+    else
+        *out = dnn;
     return rc;
+}
+
+static const char *name_of(const_dnnl_primitive_desc_t desc)
+{
+    const char *name = "";
+    dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, (void *)&name);
+    return name;
 }
 
 int mgpu_dnn_new(struct mgpu_dnn **out, const_dnnl_op_desc_t operation,
                  const_dnnl_op_desc_t forward, int count, const struct mgpu_dnn_operand *operands,
                  bool alone)
 {
-    pthread_once(&engine_once, make_engine);
-    MGPU_TRY(mgpu_dnn_check(engine_status, "making the engine"));
-    struct mgpu_dnn *dnn = mgpu_xcalloc(1, sizeof *dnn);
-    dnn->alone = alone;
-    int threads = enter(alone);
-    int rc = make(dnn, operation, forward, count, operands);
+    dnnl_primitive_desc_t desc;
+    MGPU_TRY(start_engine());
+    int threads = enter(alone), rc = describe(&desc, operation, forward);
+    if (rc == 0)
+        rc = make_new(out, desc, count, operands, alone);
     leave(alone, threads);
-    if (rc < 0)
-        mgpu_dnn_free(dnn);
-    else
-        *out = dnn;
     return rc;
+}
+
+int mgpu_dnn_reorder(struct mgpu_dnn **out, const dnnl_memory_desc_t *from,
+                     const dnnl_memory_desc_t *to, bool alone)
+{
+    const struct mgpu_dnn_operand operands[] = {{DNNL_ARG_FROM, false, *from},
+                                                {DNNL_ARG_TO, true, *to}};
+    dnnl_primitive_desc_t desc;
+    MGPU_TRY(start_engine());
+    int threads = enter(alone), rc = describe_reorder(&desc, from, to);
+    if (rc == 0)
+        rc = make_new(out, desc, 2, operands, alone);
+    leave(alone, threads);
+    return rc;
+}
+
+bool mgpu_dnn_prefers(const_dnnl_op_desc_t operation, const_dnnl_op_desc_t forward, int count,
+                      const int *args, dnnl_memory_desc_t *layouts)
+{
+    dnnl_primitive_desc_t desc;
+    if (start_engine() < 0 || describe(&desc, operation, forward) < 0)
+        return false;
+    bool own = strncmp(name_of(desc), "ref", 3) != 0;
+    for (int i = 0; i < count; i++)
+        layouts[i] = *dnnl_primitive_desc_query_md(desc, dnnl_query_exec_arg_md, args[i]);
+    dnnl_primitive_desc_destroy(desc);
+    return own;
 }
 
 void mgpu_dnn_free(struct mgpu_dnn *dnn)
@@ -223,10 +272,8 @@ int64_t mgpu_dnn_workspace(const struct mgpu_dnn *dnn)
 const char *mgpu_dnn_name(const struct mgpu_dnn *dnn)
 {
     const_dnnl_primitive_desc_t desc;
-    const char *name = "";
     dnnl_primitive_get_primitive_desc(dnn->primitive, &desc);
-    dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, (void *)&name);
-    return name;
+    return name_of(desc);
 }
 
 bool mgpu_dnn_small(const struct mgpu_node *node)
@@ -363,4 +410,12 @@ dnnl_memory_desc_t mgpu_dnn_tagged(int rank, const int64_t *dims, dnnl_format_ta
     dnnl_memory_desc_t desc;
     dnnl_memory_desc_init_by_tag(&desc, rank, all_dims, dnnl_f32, tag);
     return desc;
+}
+
+dnnl_memory_desc_t mgpu_dnn_blocked(int rank, const int64_t *dims, int block)
+{
+    static const dnnl_format_tag_t of_8[] = {dnnl_nCw8c, dnnl_nChw8c, dnnl_nCdhw8c};
+    static const dnnl_format_tag_t of_16[] = {dnnl_nCw16c, dnnl_nChw16c, dnnl_nCdhw16c};
+    return block ? mgpu_dnn_tagged(rank, dims, (block == 8 ? of_8 : of_16)[rank - 3])
+                 : mgpu_dnn_plain(rank, dims);
 }

@@ -30,6 +30,15 @@ int mgpu_dnn_new(struct mgpu_dnn **out, const_dnnl_op_desc_t operation,
                  const_dnnl_op_desc_t forward, int count, const struct mgpu_dnn_operand *operands,
                  bool alone);
 
+/* From one layout to another: operands from, to. */
+int mgpu_dnn_reorder(struct mgpu_dnn **out, const dnnl_memory_desc_t *from,
+                     const dnnl_memory_desc_t *to, bool alone);
+
+/* Whether oneDNN has code for the operation that is not its plain reference; then layouts[i] is the
+ * one that it takes argument args[i] in. */
+bool mgpu_dnn_prefers(const_dnnl_op_desc_t operation, const_dnnl_op_desc_t forward, int count,
+                      const int *args, dnnl_memory_desc_t *layouts);
+
 /* Whether the node is done sooner than another thread is woken. */
 bool mgpu_dnn_small(const struct mgpu_node *node);
 
@@ -62,6 +71,9 @@ int64_t mgpu_dnn_state_workspace(const struct mgpu_node *node, int threads, cons
 dnnl_memory_desc_t mgpu_dnn_plain(int rank, const int64_t *dims);
 dnnl_memory_desc_t mgpu_dnn_strided(int rank, const int64_t *dims, const int64_t *strides);
 dnnl_memory_desc_t mgpu_dnn_tagged(int rank, const int64_t *dims, dnnl_format_tag_t tag);
+
+/* Of a [N,C,S...] whose channels lie in blocks of 8 or 16; 0: row-major. */
+dnnl_memory_desc_t mgpu_dnn_blocked(int rank, const int64_t *dims, int block);
 
 /* 0, or an error that says what oneDNN refused. */
 int mgpu_dnn_check(dnnl_status_t status, const char *what);

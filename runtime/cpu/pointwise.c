@@ -7,6 +7,7 @@
  * through a last one.
  */
 #include "runtime/ops/pointwise.h"
+#include "runtime/cpu/blocks.h"
 #include "runtime/cpu/broadcast.h"
 #include "runtime/cpu/cpu.h"
 #include "runtime/cpu/pointwise_ops.h"
@@ -292,7 +293,9 @@ static int run(const struct mgpu_launch *l)
 {
     const struct mgpu_expr *e = ((const struct mgpu_pointwise_attrs *)l->node->attrs)->expr;
     const struct program *p = l->state;
-    int64_t count = mgpu_tensor_count(&l->out[0]), tiles = (count + TILE - 1) / TILE;
+    int64_t count = mgpu_value_bytes(l->node->output[0]) /
+                    (int64_t)mgpu_dtype_size(l->out[0].type); /* with what fills blocks */
+    int64_t tiles = (count + TILE - 1) / TILE;
     int team = mgpu_cpu_team(l->threads, count * (e->count < 4 ? 1 : e->count / 4));
 #pragma omp parallel num_threads(team) if (team > 1)
     {
@@ -307,6 +310,8 @@ static int run(const struct mgpu_launch *l)
             run_tile(l, e, slots, t * TILE, left < TILE ? (int)left : TILE);
         }
     }
+    if (l->out[0].block)
+        mgpu_clear_padding(&l->out[0]);
     return 0;
 }
 

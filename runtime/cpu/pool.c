@@ -1,7 +1,7 @@
 /* Pooling of float planes: windows are reduced along their columns first, whole rows of x at a
  * time, then along what is left of their rows. */
 #include "runtime/ops/pool.h"
-#include "runtime/cpu/cpu.h"
+#include "runtime/cpu/pool_axis.h"
 #include "runtime/cpu/rows.h"
 #include "runtime/cpu/simd.h"
 
@@ -10,17 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { D, H, W, AXES };
 enum { ROWS = 1024 };  /* rows of a window at most; larger ones are left to ref */
 enum { BLOCK = 2048 }; /* elements of a block's columns: they stay in the first cache */
 
-/* One axis of the windows; axes that the node lacks have size 1. */
-struct axis {
-    int64_t in, out, kernel, stride, dilation, before, after;
-};
-
 struct pool {
-    struct axis axis[AXES];
+    struct mgpu_pool_axis axis[AXES];
     int64_t in_count, out_count, taps; /* elements of a plane of x and of y; of a window */
     int32_t *tap[AXES];                /* where tap k stands from its window's start */
     float *count[AXES];                /* what an average divides by: a factor an axis */
@@ -30,46 +24,14 @@ struct pool {
 
 /* ---- Geometry -------------------------------------------------------------------------------- */
 
-static struct axis axis_of(const struct mgpu_pool_attrs *a, int k)
-{
-    int64_t i = k + a->spatial - AXES;
-    if (i < 0)
-        return (struct axis){1, 1, 1, 1, 1, 0, 0};
-    return (struct axis){a->in[i],       a->out[i],    a->kernel[i], a->stride[i],
-                         a->dilation[i], a->before[i], a->after[i]};
-}
-
-/* Which outputs have tap k of their window inside x. */
-static struct mgpu_range outputs_of(const struct axis *a, int64_t k)
-{
-    int64_t shift = a->before - k * a->dilation; /* x = output * stride - shift */
-    int64_t begin = shift > 0 ? (shift + a->stride - 1) / a->stride : 0;
-    int64_t last = a->in - 1 + shift;
-    int64_t end = last < 0 ? 0 : last / a->stride + 1;
-    end = end < a->out ? end : a->out;
-    return (struct mgpu_range){begin < end ? begin : end, end};
-}
-
-/* Taps of output o's window that count: inside x, or inside the padded x. */
-static int64_t taps_inside(const struct axis *a, int64_t o, bool padding)
-{
-    int64_t n = 0, start = o * a->stride - a->before;
-    int64_t low = padding ? -a->before : 0, high = a->in + (padding ? a->after : 0);
-    for (int64_t k = 0; k < a->kernel; k++) {
-        int64_t at = start + k * a->dilation;
-        n += at >= low && at < high;
-    }
-    return n;
-}
-
 static void fill_axis(struct pool *p, int k, bool padding)
 {
-    const struct axis *a = &p->axis[k];
+    const struct mgpu_pool_axis *a = &p->axis[k];
     int64_t inner = k == D ? p->axis[H].kernel * p->axis[W].kernel : k == H ? p->axis[W].kernel : 1;
     p->count[k] = mgpu_xcalloc((size_t)a->out, sizeof(float));
     p->tap[k] = mgpu_xcalloc((size_t)p->taps, sizeof(int32_t));
     for (int64_t o = 0; o < a->out; o++)
-        p->count[k][o] = (float)taps_inside(a, o, padding);
+        p->count[k][o] = (float)mgpu_pool_taps(a, o, padding);
     for (int64_t t = 0; t < p->taps; t++)
         p->tap[k][t] = (int32_t)(t / inner % a->kernel * a->dilation);
 }
@@ -77,7 +39,7 @@ static void fill_axis(struct pool *p, int k, bool padding)
 /* Where in a plane of x the row starts that output row (d, h) meets at taps (kd, kh), or -1. */
 static int64_t find_row(const struct pool *p, int64_t d, int64_t h, int64_t kd, int64_t kh)
 {
-    const struct axis *a = &p->axis[D], *b = &p->axis[H];
+    const struct mgpu_pool_axis *a = &p->axis[D], *b = &p->axis[H];
     int64_t x = d * a->stride - a->before + kd * a->dilation;
     int64_t y = h * b->stride - b->before + kh * b->dilation;
     bool inside = x >= 0 && x < a->in && y >= 0 && y < b->in;
@@ -86,7 +48,7 @@ static int64_t find_row(const struct pool *p, int64_t d, int64_t h, int64_t kd, 
 
 static void fill_rows(struct pool *p)
 {
-    const struct axis *a = p->axis;
+    const struct mgpu_pool_axis *a = p->axis;
     int64_t *to = p->row = mgpu_xcalloc((size_t)(a[D].out * a[H].out * p->rows), sizeof *p->row);
     for (int64_t d = 0; d < a[D].out; d++)
         for (int64_t h = 0; h < a[H].out; h++)
@@ -102,7 +64,7 @@ static int prepare(const struct mgpu_node *node, int threads, bool exact, void *
     struct pool *p = mgpu_xcalloc(1, sizeof *p);
     p->in_count = p->out_count = p->taps = 1;
     for (int k = 0; k < AXES; k++) {
-        p->axis[k] = axis_of(a, k);
+        p->axis[k] = mgpu_pool_axis_of(a, k);
         p->in_count *= p->axis[k].in;
         p->out_count *= p->axis[k].out;
         p->taps *= p->axis[k].kernel;
@@ -185,7 +147,7 @@ static int each_block(const struct mgpu_launch *l, block_fn *run)
 
 /* Whether the windows of a row lie side by side, so that rows follow one another in x as they do in
  * y and many are done as one. */
-static bool tiles_rows(const struct axis *w)
+static bool tiles_rows(const struct mgpu_pool_axis *w)
 {
     return w->before == 0 && w->out * w->stride == w->in &&
            (w->kernel - 1) * w->dilation < w->stride;
@@ -272,13 +234,14 @@ static void max_columns(const struct block *b, int64_t row, float *value, int32_
 }
 
 /* `rows` rows of columns to as many rows of outputs. */
-static void max_rows(const struct axis *w, const struct block *b, int64_t row, int64_t rows,
-                     float *y, int32_t *best)
+static void max_rows(const struct mgpu_pool_axis *w, const struct block *b, int64_t row,
+                     int64_t rows, float *y, int32_t *best)
 {
     const float *value = b->value + row * w->in;
     const int32_t *argument = b->argument + row * w->in;
     for (int64_t k = 0; k < w->kernel; k++) {
-        struct mgpu_range o = rows > 1 ? (struct mgpu_range){0, rows * w->out} : outputs_of(w, k);
+        struct mgpu_range o =
+            rows > 1 ? (struct mgpu_range){0, rows * w->out} : mgpu_pool_outputs(w, k);
         int64_t x = o.begin * w->stride - w->before + k * w->dilation;
         max_tap(w->stride, y + o.begin, best + o.begin, value + x, argument + x, o.end - o.begin,
                 (int32_t)k);
@@ -287,7 +250,7 @@ static void max_rows(const struct axis *w, const struct block *b, int64_t row, i
 
 static void max_block(const struct block *b)
 {
-    const struct axis *w = &b->p->axis[W];
+    const struct mgpu_pool_axis *w = &b->p->axis[W];
     int64_t at = b->plane * b->p->out_count + b->first * w->out, n = b->rows * w->out;
     float *y = (float *)b->l->out[0].data + at;
     bool wanted = b->l->outputs > 1 && b->l->out[1].data;
@@ -323,7 +286,7 @@ static bool tiles(const struct pool *p)
 {
     bool all = true;
     for (int k = 0; k < AXES; k++) {
-        const struct axis *a = &p->axis[k];
+        const struct mgpu_pool_axis *a = &p->axis[k];
         all = all && a->before == 0 && a->kernel == a->stride && a->out * a->stride == a->in &&
               a->dilation == 1;
     }
@@ -345,7 +308,7 @@ static void max_grad_row(const struct block *b, int64_t row, const float *dy,
                          const int32_t *argument, float *dx)
 {
     const struct pool *p = b->p;
-    const struct axis *a = p->axis;
+    const struct mgpu_pool_axis *a = p->axis;
     int64_t x0 = row / a[H].out * a[D].stride - a[D].before;
     int64_t y0 = row % a[H].out * a[H].stride - a[H].before;
     for (int64_t i = 0; i < a[W].out; i++) {
@@ -421,7 +384,7 @@ static float row_count(const struct pool *p, int64_t row)
 }
 
 /* A row of column sums into one row of sums. Few, wide windows are summed one by one. */
-static void add_row(const struct axis *w, float *y, const float *x)
+static void add_row(const struct mgpu_pool_axis *w, float *y, const float *x)
 {
     if (w->out < 4 && w->kernel > w->out && w->dilation == 1) {
         for (int64_t o = 0; o < w->out; o++) {
@@ -434,7 +397,7 @@ static void add_row(const struct axis *w, float *y, const float *x)
     }
     memset(y, 0, (size_t)w->out * sizeof *y);
     for (int64_t k = 0; k < w->kernel; k++) {
-        struct mgpu_range o = outputs_of(w, k);
+        struct mgpu_range o = mgpu_pool_outputs(w, k);
         const float *from = x + o.begin * w->stride - w->before + k * w->dilation;
         if (w->stride == 1)
             add(y + o.begin, from, o.end - o.begin);
@@ -446,7 +409,7 @@ static void add_row(const struct axis *w, float *y, const float *x)
 static void average_row(const struct block *b, int64_t row)
 {
     const struct pool *p = b->p;
-    const struct axis *w = &p->axis[W];
+    const struct mgpu_pool_axis *w = &p->axis[W];
     float *plane = (float *)b->l->in[0].data + b->plane * p->in_count;
     float *y = (float *)b->l->out[0].data + b->plane * p->out_count + row * w->out;
     memset(b->value, 0, (size_t)w->in * sizeof *b->value);
@@ -474,13 +437,13 @@ static int run_average(const struct mgpu_launch *l)
 static void average_grad_row(const struct block *b, int64_t row, float *dx)
 {
     const struct pool *p = b->p;
-    const struct axis *w = &p->axis[W];
+    const struct mgpu_pool_axis *w = &p->axis[W];
     const float *dy = (const float *)b->l->in[0].data + b->plane * p->out_count + row * w->out;
     float *part = (float *)b->argument, *spread = b->value;
     divide(part, dy, p->count[W], row_count(p, row), w->out);
     memset(spread, 0, (size_t)w->in * sizeof *spread);
     for (int64_t k = 0; k < w->kernel; k++) {
-        struct mgpu_range o = outputs_of(w, k);
+        struct mgpu_range o = mgpu_pool_outputs(w, k);
         spread_tap(w->stride, spread + o.begin * w->stride - w->before + k * w->dilation,
                    part + o.begin, o.end - o.begin);
     }

@@ -218,9 +218,24 @@ int64_t mgpu_value_count(const struct mgpu_value *v)
     return n;
 }
 
+int mgpu_stored_dims(int block, int rank, const int64_t *dims, int64_t stored[MGPU_MAX_RANK + 1])
+{
+    memcpy(stored, dims, sizeof *dims * (size_t)rank);
+    if (!block)
+        return rank;
+    stored[1] = (dims[1] + block - 1) / block;
+    stored[rank] = block;
+    return rank + 1;
+}
+
 int64_t mgpu_value_bytes(const struct mgpu_value *v)
 {
-    return mgpu_value_count(v) * (int64_t)mgpu_dtype_size(v->type);
+    int64_t dims[MGPU_MAX_RANK], stored[MGPU_MAX_RANK + 1];
+    int64_t bytes = (int64_t)mgpu_dtype_size(v->type);
+    mgpu_value_dims(v, dims);
+    for (int i = mgpu_stored_dims(v->block, v->rank, dims, stored); i > 0; i--)
+        bytes *= stored[i - 1];
+    return bytes;
 }
 
 void mgpu_value_dims(const struct mgpu_value *v, int64_t dims[MGPU_MAX_RANK])
@@ -238,7 +253,9 @@ char *mgpu_value_text(char text[MGPU_VALUE_TEXT], const struct mgpu_graph *g,
         used += snprintf(text + used, (size_t)(MGPU_VALUE_TEXT - used), "%s%s", i ? "," : "",
                          mgpu_dim_text(dim, v->dims[i], g ? g->symbols : NULL));
     if (used < MGPU_VALUE_TEXT)
-        snprintf(text + used, (size_t)(MGPU_VALUE_TEXT - used), "]");
+        used += snprintf(text + used, (size_t)(MGPU_VALUE_TEXT - used), "]");
+    if (v->block && used < MGPU_VALUE_TEXT)
+        snprintf(text + used, (size_t)(MGPU_VALUE_TEXT - used), ":%d", v->block);
     return text;
 }
 

@@ -25,12 +25,16 @@ enum mgpu_value_kind {
     MGPU_VALUE_SCALAR,    /* a field of the step-scalar buffer (step_scalar.h), rank 0 */
 };
 
+/* A value [N,C,S...] in blocks of B channels lies in memory as a plain [N, ceil(C/B), S..., B]; the
+ * lanes behind channel C are zero. The compilation chooses who has blocks (compile/layout.h);
+ * before it every value is plain. */
 struct mgpu_value {
     int id; /* position in graph->values */
     enum mgpu_value_kind kind;
     enum mgpu_dtype type;
     int rank;
     struct mgpu_dim dims[MGPU_MAX_RANK];
+    int block;        /* channels (axis 1) in one block; 0: plain row-major. See below */
     const char *name; /* ONNX's name where it has one, else a made one; never NULL */
 
     struct mgpu_node *producer; /* RESULT */
@@ -145,14 +149,18 @@ int mgpu_graph_node(struct mgpu_graph *g, const struct mgpu_op *op, const void *
  * for it. */
 void mgpu_graph_prune(struct mgpu_graph *g);
 
-/* Elements of a value; bytes of a value. */
+/* Elements of a value; bytes of a value, with what fills up its last block. */
 int64_t mgpu_value_count(const struct mgpu_value *value);
 int64_t mgpu_value_bytes(const struct mgpu_value *value);
+
+/* The plain shape that a value's memory has: its dims, or those that its blocks make of them.
+ * Returns the rank. */
+int mgpu_stored_dims(int block, int rank, const int64_t *dims, int64_t stored[MGPU_MAX_RANK + 1]);
 
 /* The numbers of a value's dims. */
 void mgpu_value_dims(const struct mgpu_value *value, int64_t dims[MGPU_MAX_RANK]);
 
-/* "float[N*8,64]" into text; returns text. */
+/* "float[N*8,64]" into text, "float[N,64,7,7]:8" in blocks of 8; returns text. */
 enum { MGPU_VALUE_TEXT = 256 };
 char *mgpu_value_text(char text[MGPU_VALUE_TEXT], const struct mgpu_graph *g,
                       const struct mgpu_value *value);

@@ -13,6 +13,7 @@
 #include "runtime/ops/pool.h"
 #include "runtime/ops/random.h"
 #include "runtime/ops/reduce.h"
+#include "runtime/ops/reorder.h"
 #include "runtime/ops/resize.h"
 #include "runtime/ops/rnn.h"
 #include "runtime/ops/softmax.h"
@@ -54,6 +55,7 @@ const struct mgpu_op *const mgpu_ops[] = {
     &mgpu_op_pad,
     &mgpu_op_pad_grad,
     &mgpu_op_concat,
+    &mgpu_op_reorder,
     &mgpu_op_gather,
     &mgpu_op_gather_grad,
     &mgpu_op_gather_elements,

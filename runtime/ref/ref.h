@@ -9,6 +9,7 @@
 
 extern const struct mgpu_kernel mgpu_ref_pointwise[];
 extern const struct mgpu_kernel mgpu_ref_movement[];
+extern const struct mgpu_kernel mgpu_ref_reorder[];
 extern const struct mgpu_kernel mgpu_ref_gather[];
 extern const struct mgpu_kernel mgpu_ref_reduce[];
 extern const struct mgpu_kernel mgpu_ref_sort[];

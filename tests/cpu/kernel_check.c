@@ -1,6 +1,7 @@
 #include "tests/cpu/kernel_check.h"
 
 #include "runtime/backend.h"
+#include "runtime/cpu/blocks.h"
 #include "tests/emit/emit_check.h"
 #include "tests/ops/op_case.h"
 #include "tests/test.h"
@@ -172,6 +173,97 @@ static void check_node(const char *name, struct judged *j, const struct mgpu_nod
     outputs_free(&out[1]);
 }
 
+/* ---- In blocks of channels ---------------------------------------------------------------------
+ */
+
+/* A node whose operands lie in blocks where the backend wants them so. */
+struct blocked {
+    struct mgpu_node node;
+    struct mgpu_value value[MGPU_MAX_INPUTS + MGPU_MAX_OUTPUTS];
+    struct mgpu_value *operand[MGPU_MAX_INPUTS + MGPU_MAX_OUTPUTS];
+};
+
+static bool blocked_init(struct blocked *b, const struct mgpu_node *node)
+{
+    int block[MGPU_MAX_INPUTS + MGPU_MAX_OUTPUTS] = {0};
+    int64_t hidden;
+    if (!mgpu_backend_cpu.blocks(node, block, &hidden))
+        return false;
+    b->node = *node;
+    b->node.input = b->operand;
+    b->node.output = b->operand + node->inputs;
+    for (int i = 0; i < node->inputs + node->outputs; i++) {
+        struct mgpu_value *v = i < node->inputs ? node->input[i] : node->output[i - node->inputs];
+        b->operand[i] = v ? &b->value[i] : NULL;
+        if (v)
+            b->value[i] = *v;
+        b->value[i].block = block[i];
+    }
+    return true;
+}
+
+static void relay(const struct mgpu_value *from, const void *data, const struct mgpu_value *to,
+                  void *out)
+{
+    struct mgpu_tensor t[2];
+    mgpu_tensor_of(&t[0], from, (void *)data);
+    mgpu_tensor_of(&t[1], to, out);
+    if (from->block == to->block)
+        memcpy(out, data, (size_t)mgpu_value_bytes(from));
+    else
+        CHECK_OK(mgpu_ref_reorder->run(&(struct mgpu_launch){.in = &t[0], .out = &t[1]}));
+}
+
+/* Output i is ref's, and what fills up its last block is zero. */
+static void check_blocked_output(const char *name, struct judged *j, const struct blocked *b,
+                                 const struct mgpu_node *node, int i, const void *data)
+{
+    const struct mgpu_value *v = b->node.output[i];
+    char *plain = guarded(mgpu_value_bytes(node->output[i]), 0xff);
+    char *again = guarded(mgpu_value_bytes(v), 0xff);
+    relay(v, data, node->output[i], plain);
+    relay(node->output[i], plain, v, again);
+    double error = kernel_norm_error(node->output[i], plain, mgpu_run_data(&j->run, node->output[i]));
+    CHECK_(error <= 1e-5, "%s: %s in blocks: output %d is off by %.3g", name, node->op->name, i,
+           error);
+    CHECK_(!memcmp(again, data, (size_t)mgpu_value_bytes(v)),
+           "%s: %s in blocks: output %d is not filled up with zeros", name, node->op->name, i);
+    mgpu_free(plain);
+    mgpu_free(again);
+}
+
+/* Whether the node was one for blocks. */
+static bool check_blocked(const char *name, struct judged *j, const struct mgpu_node *node)
+{
+    struct blocked b = {0};
+    struct outputs out[2];
+    void *in[MGPU_MAX_INPUTS];
+    if (!blocked_init(&b, node))
+        return false;
+    for (int i = 0; i < node->inputs; i++) {
+        in[i] = node->input[i] ? guarded(mgpu_value_bytes(b.node.input[i]), 0xff) : NULL;
+        if (node->input[i])
+            relay(node->input[i], mgpu_run_data(&j->run, node->input[i]), b.node.input[i], in[i]);
+    }
+    for (int threads = 1; threads <= MOST_THREADS; threads++) {
+        outputs_init(&out[0], &b.node, 0xff);
+        outputs_init(&out[1], &b.node, 0x11);
+        int rc =
+            run_node(mgpu_backend_kernel(&mgpu_backend_cpu, &b.node), &b.node, in, threads, 2, out);
+        CHECK_(rc == 0, "%s: %s in blocks: %s", name, node->op->name, mgpu_error());
+        CHECK_(rc < 0 || outputs_equal(&out[0], &out[1]), "%s: %s in blocks: runs differ", name,
+               node->op->name);
+        for (int i = 0; i < node->outputs && rc == 0; i++)
+            if (node->output[i] && matters(j, node, node->output[i]))
+                check_blocked_output(name, j, &b, node, i, out[0].data[i]);
+        outputs_free(&out[0]);
+        outputs_free(&out[1]);
+    }
+    for (int i = 0; i < node->inputs; i++)
+        mgpu_free(in[i]);
+    return true;
+}
+
 static bool judged_init(struct judged *j, const struct mgpu_check *check)
 {
     int rc = op_case_build(&j->c, check, MGPU_FLOAT, op_case_batch(check));
@@ -192,7 +284,7 @@ static void judged_free(struct judged *j)
     op_case_free(&j->c);
 }
 
-static void check_row(const struct mgpu_check *check)
+static void check_row(const struct mgpu_check *check, bool in_blocks)
 {
     struct judged j;
     if (!judged_init(&j, check))
@@ -200,10 +292,14 @@ static void check_row(const struct mgpu_check *check)
     for (int k = 0; k < j.c.graph->node_count; k++) {
         const struct mgpu_node *node = j.c.graph->nodes[k];
         bool own = !strncmp(node->op->name, check->op->name, strlen(check->op->name));
-        CHECK_(!own || strcmp(mgpu_backend_kernel(&mgpu_backend_cpu, node)->name, "ref") != 0,
+        CHECK_(!own || in_blocks ||
+                   strcmp(mgpu_backend_kernel(&mgpu_backend_cpu, node)->name, "ref") != 0,
                "%s: %s falls to ref", check->name, node->op->name);
         for (int threads = 1; threads <= MOST_THREADS; threads++)
             check_node(check->name, &j, node, threads);
+        bool blocked = check_blocked(check->name, &j, node);
+        CHECK_(!in_blocks || node->op != check->op || blocked || !mgpu_cpu_block(),
+               "%s: no kernel of %s in blocks", check->name, node->op->name);
     }
     judged_free(&j);
 }
@@ -214,7 +310,15 @@ int mgpu_kernel_check(const struct mgpu_check *checks)
         return emit_check(checks, false);
     int before = test_failures;
     for (; checks->name; checks++)
-        check_row(checks);
+        check_row(checks, false);
+    return test_failures - before;
+}
+
+int mgpu_block_check(const struct mgpu_check *checks)
+{
+    int before = test_failures;
+    for (; checks->name; checks++)
+        check_row(checks, true);
     return test_failures - before;
 }
 

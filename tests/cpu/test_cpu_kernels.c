@@ -307,6 +307,77 @@ static const struct mgpu_check normalisations[] = {
     {.name = NULL},
 };
 
+/* ---- In blocks of channels ---------------------------------------------------------------------
+ */
+
+#define SIZES(...)                                                                                 \
+    (const struct mgpu_dim[])                                                                      \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+#define SIZE(n)                                                                                    \
+    {                                                                                              \
+        .value = n, .factor = n                                                                    \
+    }
+
+static const struct mgpu_check in_blocks[] = {
+    CONV2("of blocks", DIMS(2, 32, 9, 9), DIMS(48, 32, 3, 3), DIMS(48), 1, 1, 1),
+    CONV2("of one channel", DIMS(2, 1, 9, 9), DIMS(16, 1, 3, 3), DIMS(16), 1, 1, 1),
+    CONV2("of odd channels", DIMS(2, 19, 9, 9), DIMS(33, 19, 3, 3), DIMS(33), 2, 1, 1),
+    CONV2("of 1x1", DIMS(2, 32, 9, 9), DIMS(16, 32, 1, 1), DIMS(16), 1, 0, 1),
+    CONV2("of a channel each", DIMS(2, 32, 9, 9), DIMS(32, 1, 3, 3), DIMS(32), 1, 1, 32),
+    {.name = "transposed convolution of blocks",
+     .op = &mgpu_op_conv_grad_input,
+     .attrs = ATTRS(conv, .spatial = 2, .stride = {2, 2}, .dilation = ONES, .group = 1,
+                    .size = {10, 10}),
+     .inputs = 2,
+     .input = {DIMS(2, 32, 5, 5), DIMS(32, 16, 2, 2)}},
+    POOLS("of blocks", DIMS(2, 32, 9, 7), .spatial = 2, .kernel = {3, 3}, .stride = {2, 2},
+          .dilation = ONES, .before = {1, 1}, .after = {1, 1}, .in = {9, 7}, .out = {5, 4}),
+    POOLS("of odd channels", DIMS(2, 19, 9, 7), .spatial = 2, .kernel = {2, 3}, .stride = {3, 1},
+          .dilation = {2, 1}, .before = {0, 4}, .after = {0, 0}, .in = {9, 7}, .out = {3, 9}),
+    BATCH_NORM("of blocks", DIMS(3, 32, 40, 40), 32),
+    BATCH_NORM("of odd channels", DIMS(3, 19, 5, 5), 19),
+    {.name = "reduce each channel",
+     .op = &mgpu_op_reduce,
+     .attrs = ATTRS(reduce, .kind = MGPU_REDUCE_SUM, .axes = 13),
+     .inputs = 1,
+     .input = {DIMS(3, 32, 20, 20)}},
+    {.name = "reduce each channel of a sample",
+     .op = &mgpu_op_reduce,
+     .attrs = ATTRS(reduce, .kind = MGPU_REDUCE_MEAN, .axes = 12, .keep = true),
+     .inputs = 1,
+     .input = {DIMS(3, 32, 7, 9)}},
+    {.name = "expand a channel of a sample",
+     .op = &mgpu_op_expand,
+     .attrs = ATTRS(shape, .rank = 4, .dims = SIZES(SIZE(3), SIZE(32), SIZE(7), SIZE(9))),
+     .inputs = 1,
+     .input = {DIMS(3, 32, 1, 1)}},
+    {.name = "expand a channel",
+     .op = &mgpu_op_expand,
+     .attrs = ATTRS(shape, .rank = 4, .dims = SIZES(SIZE(3), SIZE(32), SIZE(70), SIZE(9))),
+     .inputs = 1,
+     .input = {DIMS(32, 1, 1)}},
+    {.name = "concat",
+     .op = &mgpu_op_concat,
+     .attrs = ATTRS(concat, .axis = 1),
+     .inputs = 3,
+     .input = {DIMS(3, 16, 4, 5), DIMS(3, 32, 4, 5), DIMS(3, 7, 4, 5)}},
+    {.name = "slice within",
+     .op = &mgpu_op_slice,
+     .attrs = ATTRS(slice, .start = {0, 16}, .step = {1, 1, 1, 1},
+                    .size = SIZES(SIZE(3), SIZE(16), SIZE(4), SIZE(5))),
+     .inputs = 1,
+     .input = {DIMS(3, 48, 4, 5)}},
+    {.name = "slice the last",
+     .op = &mgpu_op_slice,
+     .attrs = ATTRS(slice, .start = {0, 16}, .step = {1, 1, 1, 1},
+                    .size = SIZES(SIZE(3), SIZE(19), SIZE(4), SIZE(5))),
+     .inputs = 1,
+     .input = {DIMS(3, 35, 4, 5)}},
+    {.name = NULL},
+};
+
 int main(void)
 {
     static const struct mgpu_check *const all[] = {
@@ -316,5 +387,6 @@ int main(void)
         CHECK(mgpu_kernel_check_together(all[i]) == 0);
     }
     CHECK(mgpu_kernel_check(extremes) == 0);
+    CHECK(mgpu_block_check(in_blocks) == 0);
     return test_end();
 }

@@ -259,12 +259,22 @@ static const struct mgpu_check typed[] = {
     {.name = NULL},
 };
 
+static const struct mgpu_check in_blocks[] = {
+    AFFINE("same images", DIMS(3, 19, 5, 7), DIMS(3, 19, 5, 7), DIMS(3, 19, 5, 7)),
+    AFFINE("images and one number", DIMS(3, 19, 5, 7), DIMS(1), DIMS(3, 19, 5, 7)),
+    AFFINE("a number a channel", DIMS(3, 32, 25, 70), DIMS(32, 1, 1), DIMS(1, 32, 1, 1)),
+    AFFINE("a number a channel of a sample", DIMS(3, 32, 5, 70), DIMS(3, 32, 1, 1), DIMS(1, 1)),
+    AFFINE("a number a sample", DIMS(3, 16, 5, 7), DIMS(3, 1, 1, 1), DIMS(16, 1, 1)),
+    {.name = NULL},
+};
+
 int main(void)
 {
     test_operations();
     test_special();
     CHECK(mgpu_kernel_check(rows) == 0);
     CHECK(mgpu_kernel_check(typed) == 0);
+    CHECK(mgpu_block_check(in_blocks) == 0);
     CHECK(mgpu_kernel_check_together(rows) == 0);
     return test_end();
 }

@@ -54,7 +54,7 @@ void *mgpu_run_data(struct mgpu_run *run, const struct mgpu_value *value)
     grow(run);
     void **data = &run->data[value->id];
     if (!*data) /* room for one more: an empty tensor is not an absent one */
-        *data = mgpu_xcalloc((size_t)mgpu_value_count(value) + 1, mgpu_dtype_size(value->type));
+        *data = mgpu_xcalloc((size_t)mgpu_value_bytes(value) + 1, 1);
     return *data;
 }
 

@@ -1,0 +1,247 @@
+/* Batch normalisation of floats whose channels lie in blocks: a block after the other, all its
+ * channels at once. Formulas as in batch_norm.c; the statistics of pieces that stay in the first
+ * cache are joined as in Chan, Golub and LeVeque 1979, so that memory is read once for them.
+ */
+#include "runtime/cpu/blocks.h"
+#include "runtime/cpu/simd.h"
+#include "runtime/ops/normalize.h"
+
+enum { PIECE = 4096, LANES = 64, MOST = MGPU_MOST_BLOCK };
+
+/* A block of channels while it is worked on. */
+struct task {
+    const struct mgpu_launch *l;
+    struct mgpu_planes p;
+    int64_t first, channels; /* of the block, those that are there */
+    int64_t step, run;       /* elements from sample to sample, of the block in a sample */
+};
+
+static struct task task_of(const struct mgpu_launch *l, int64_t b)
+{
+    struct task t = {.l = l, .p = mgpu_planes_of(&l->in[0])};
+    t.first = b * t.p.block;
+    t.channels = t.p.channels - t.first < t.p.block ? t.p.channels - t.first : t.p.block;
+    t.run = t.p.places * t.p.block;
+    t.step = t.p.blocks * t.run;
+    return t;
+}
+
+static float *block_of(const struct task *t, const struct mgpu_tensor *x)
+{
+    return (float *)x->data + t->first * t->p.places;
+}
+
+static void put(const struct task *t, int output, int j, double value)
+{
+    if (output < t->l->outputs && t->l->out[output].data)
+        ((float *)t->l->out[output].data)[t->first + j] = (float)value;
+}
+
+static double get(const struct task *t, int input, int j)
+{
+    return (double)((const float *)t->l->in[input].data)[t->first + j];
+}
+
+/* ---- Loops over a run of n elements; element i belongs to channel i % block -------------------
+ */
+
+/* lanes[i % LANES] takes in `term` */
+#define EACH_LANE(term)                                                                            \
+    for (int64_t at = 0; at < n; at += LANES) {                                                    \
+        int64_t width = n - at < LANES ? n - at : LANES;                                           \
+        if (width == LANES)                                                                        \
+            _Pragma("GCC ivdep") for (int j = 0; j < LANES; j++)                                   \
+            {                                                                                      \
+                int64_t i = at + j;                                                                \
+                lanes[j] += (term);                                                                \
+            }                                                                                      \
+        else                                                                                       \
+            for (int j = 0; j < width; j++) {                                                      \
+                int64_t i = at + j;                                                                \
+                lanes[j] += (term);                                                                \
+            }                                                                                      \
+    }
+
+static void fold(const float *lanes, int block, double *sum)
+{
+    for (int j = 0; j < block; j++)
+        sum[j] = 0;
+    for (int at = 0; at < LANES; at += block)
+        for (int j = 0; j < block; j++)
+            sum[j] += (double)lanes[at + j];
+}
+
+/* Of each channel: the sum, and the sum of squares about `mean` [LANES]. */
+MGPU_SIMD static void lane_sums(const float *x, int64_t n, float *lanes){EACH_LANE(x[i])}
+
+MGPU_SIMD static void lane_squares(const float *x, int64_t n, const float *mean,
+                                   float *lanes){EACH_LANE((x[i] - mean[j]) * (x[i] - mean[j]))}
+
+MGPU_SIMD static void lane_products(const float *x, const float *dy, int64_t n, const float *mean,
+                                    float *lanes){EACH_LANE((x[i] - mean[j]) * dy[i])}
+
+/* y = (x - mean) * factor + offset; the coefficients repeat over LANES. */
+MGPU_SIMD static void affine(float *y, const float *x, int64_t n, const float *mean,
+                             const float *factor, const float *offset)
+{
+    for (int64_t at = 0; at < n; at += LANES) {
+        int64_t width = n - at < LANES ? n - at : LANES;
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            y[at + j] = (x[at + j] - mean[j]) * factor[j] + offset[j];
+    }
+}
+
+/* dx = dy * factor + (x - mean) * slope + offset */
+MGPU_SIMD static void affine_2(float *dx, const float *dy, const float *x, int64_t n,
+                               const float *mean, const float *factor, const float *slope,
+                               const float *offset)
+{
+    for (int64_t at = 0; at < n; at += LANES) {
+        int64_t width = n - at < LANES ? n - at : LANES;
+#pragma GCC ivdep
+        for (int64_t j = 0; j < width; j++)
+            dx[at + j] = dy[at + j] * factor[j] + (x[at + j] - mean[j]) * slope[j] + offset[j];
+    }
+}
+
+static void repeat(float lanes[LANES], int block)
+{
+    for (int j = block; j < LANES; j++)
+        lanes[j] = lanes[j - block];
+}
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
+struct statistics {
+    double count, mean[MOST], squares[MOST]; /* about the mean */
+};
+
+static void add_piece(struct statistics *s, const float *x, int64_t n, int block)
+{
+    float lanes[LANES] = {0}, about[LANES], squares[LANES] = {0};
+    double sum[MOST], more[MOST], count = (double)(n / block), all = s->count + count;
+    lane_sums(x, n, lanes);
+    fold(lanes, block, sum);
+    for (int j = 0; j < block; j++)
+        about[j] = (float)(sum[j] / count);
+    repeat(about, block);
+    lane_squares(x, n, about, squares);
+    fold(squares, block, more);
+    for (int j = 0; j < block; j++) {
+        double mean = sum[j] / count, shift = mean - (double)about[j], delta = mean - s->mean[j];
+        s->mean[j] += delta * count / all;
+        s->squares[j] += more[j] - count * shift * shift + delta * delta * s->count * count / all;
+    }
+    s->count = all;
+}
+
+static struct statistics statistics_of(const struct task *t)
+{
+    struct statistics s = {0};
+    const float *x = block_of(t, &t->l->in[0]);
+    for (int64_t n = 0; n < t->p.samples; n++)
+        for (int64_t at = 0; at < t->run; at += PIECE)
+            add_piece(&s, x + n * t->step + at, t->run - at < PIECE ? t->run - at : PIECE,
+                      t->p.block);
+    return s;
+}
+
+static void forward(const struct task *t)
+{
+    const struct mgpu_batch_norm_attrs *a = t->l->node->attrs;
+    struct statistics s = statistics_of(t);
+    float mean[LANES] = {0}, factor[LANES] = {0}, offset[LANES] = {0};
+    for (int j = 0; j < t->channels; j++) {
+        double variance = s.squares[j] / s.count;
+        put(t, 1, j, s.mean[j]);
+        put(t, 2, j, variance);
+        mean[j] = (float)s.mean[j];
+        factor[j] = (float)(get(t, 1, j) / sqrt(variance + a->epsilon));
+        offset[j] = (float)get(t, 2, j);
+    }
+    repeat(mean, t->p.block);
+    repeat(factor, t->p.block);
+    repeat(offset, t->p.block);
+    const float *x = block_of(t, &t->l->in[0]);
+    float *y = t->l->out[0].data ? block_of(t, &t->l->out[0]) : NULL;
+    for (int64_t n = 0; y && n < t->p.samples; n++)
+        affine(y + n * t->step, x + n * t->step, t->run, mean, factor, offset);
+}
+
+/* ---- Backward -------------------------------------------------------------------------------- */
+
+static void add_sums(const struct task *t, const float *mean, double *sum, double *products)
+{
+    const float *x = block_of(t, &t->l->in[0]), *dy = block_of(t, &t->l->in[1]);
+    double part[MOST];
+    for (int64_t n = 0; n < t->p.samples; n++)
+        for (int64_t at = 0; at < t->run; at += PIECE) {
+            int64_t from = n * t->step + at, size = t->run - at < PIECE ? t->run - at : PIECE;
+            float lanes[LANES] = {0}, more[LANES] = {0};
+            lane_sums(dy + from, size, lanes);
+            fold(lanes, t->p.block, part);
+            for (int j = 0; j < t->p.block; j++)
+                sum[j] += part[j];
+            lane_products(x + from, dy + from, size, mean, more);
+            fold(more, t->p.block, part);
+            for (int j = 0; j < t->p.block; j++)
+                products[j] += part[j];
+        }
+}
+
+static void backward(const struct task *t)
+{
+    const struct mgpu_batch_norm_attrs *a = t->l->node->attrs;
+    double sum[MOST] = {0}, products[MOST] = {0}, count = (double)(t->p.samples * t->p.places);
+    float mean[LANES] = {0}, factor[LANES] = {0}, slope[LANES] = {0}, offset[LANES] = {0};
+    for (int j = 0; j < t->channels; j++)
+        mean[j] = (float)get(t, 3, j);
+    repeat(mean, t->p.block);
+    add_sums(t, mean, sum, products);
+    for (int j = 0; j < t->channels; j++) {
+        double inv_std = 1 / sqrt(get(t, 4, j) + a->epsilon), scale = get(t, 2, j) * inv_std;
+        put(t, 1, j, products[j] * inv_std);
+        put(t, 2, j, sum[j]);
+        factor[j] = (float)scale;
+        slope[j] = (float)(-scale * inv_std * inv_std * products[j] / count);
+        offset[j] = (float)(-scale * sum[j] / count);
+    }
+    repeat(factor, t->p.block);
+    repeat(slope, t->p.block);
+    repeat(offset, t->p.block);
+    const float *x = block_of(t, &t->l->in[0]), *dy = block_of(t, &t->l->in[1]);
+    float *dx = t->l->out[0].data ? block_of(t, &t->l->out[0]) : NULL;
+    for (int64_t n = 0, at = 0; dx && n < t->p.samples; n++, at += t->step)
+        affine_2(dx + at, dy + at, x + at, t->run, mean, factor, slope, offset);
+}
+
+/* ---- Kernels --------------------------------------------------------------------------------- */
+
+static int each_block(const struct mgpu_launch *l, void (*run)(const struct task *t))
+{
+    struct mgpu_planes p = mgpu_planes_of(&l->in[0]);
+    int team = mgpu_cpu_team(l->threads, p.samples * p.channels * p.places);
+#pragma omp parallel for num_threads(team) if (team > 1) schedule(static)
+    for (int64_t b = 0; b < p.blocks; b++) {
+        struct task t = task_of(l, b);
+        run(&t);
+    }
+    return 0;
+}
+
+static int run_forward(const struct mgpu_launch *l)
+{
+    return each_block(l, forward);
+}
+
+static int run_backward(const struct mgpu_launch *l)
+{
+    return each_block(l, backward);
+}
+
+const struct mgpu_kernel mgpu_cpu_batch_norm_blocks[] = {
+    {"batch_norm", "blocks", NULL, NULL, NULL, NULL, run_forward},
+    {"batch_norm_grad", "blocks", NULL, NULL, NULL, NULL, run_backward},
+    {NULL, NULL, NULL, NULL, NULL, NULL, NULL},
+};

@@ -1,0 +1,29 @@
+/* Which nodes have kernels for channels in blocks (graph.h), and what those kernels share. */
+#ifndef MGPU_CPU_BLOCKS_H
+#define MGPU_CPU_BLOCKS_H
+
+#include "runtime/cpu/cpu.h"
+
+enum { MGPU_MOST_BLOCK = 16 };
+
+/* Channels in a block on this machine: the widest that oneDNN convolves with its own code, 16 or 8.
+ * 0: none. */
+int mgpu_cpu_block(void);
+
+/* mgpu_backend's `blocks`. */
+bool mgpu_cpu_blocks(const struct mgpu_node *node, int *block, int64_t *hidden);
+
+/* The same for convolutions: what oneDNN asks for. */
+bool mgpu_cpu_conv_blocks(const struct mgpu_node *node, int *block, int64_t *hidden);
+
+/* A tensor in blocks as samples of `blocks` planes of `places` times `block` elements. */
+struct mgpu_planes {
+    int64_t samples, channels, blocks, places;
+    int block;
+};
+struct mgpu_planes mgpu_planes_of(const struct mgpu_tensor *t);
+
+/* Zeroes the lanes behind the last channel. */
+void mgpu_clear_padding(const struct mgpu_tensor *t);
+
+#endif

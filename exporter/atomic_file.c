@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,29 +47,40 @@ static char *folder_of(const char *path)
 /* Counts this process's temporary files, so that their names differ. */
 static atomic_int next_number;
 
-/* Whether `name` is a temporary of `base` whose writer is dead. One with our own process number
- * that we have not given out yet was left by an earlier process of that number. */
-static bool is_left_over(const char *name, const char *base)
+/* Whether `name` is a temporary whose writer is dead, as far as this machine knows. One with our
+ * own process number that we have not given out yet was left by an earlier process of that number.
+ */
+static bool is_left_over(const char *name)
 {
-    size_t n = strlen(base);
-    if (strncmp(name, PREFIX, strlen(PREFIX)) || strncmp(name + strlen(PREFIX), base, n))
-        return false;
-    name += strlen(PREFIX) + n;
+    const char *mark = NULL;
+    for (const char *at = name; (at = strstr(at, MARK)); at++)
+        mark = at;
     int pid, number, end = 0;
-    if (sscanf(name, MARK "%d-%d%n", &pid, &number, &end) != 2 || name[end] || pid <= 0)
+    if (strncmp(name, PREFIX, strlen(PREFIX)) || !mark || mark == name ||
+        sscanf(mark, MARK "%d-%d%n", &pid, &number, &end) != 2 || mark[end] || pid <= 0)
         return false;
     if (pid == getpid())
         return number >= atomic_load(&next_number);
     return kill(pid, 0) < 0 && errno == ESRCH;
 }
 
-static void remove_left_overs(const char *path, const char *folder)
+/* The writer on another machine (a shared folder) has its file locked. */
+static bool is_locked(int folder, const char *name)
+{
+    int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    bool locked = fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0;
+    if (fd >= 0)
+        close(fd);
+    return locked;
+}
+
+static void remove_left_overs(const char *folder)
 {
     DIR *dir = opendir(folder);
     if (!dir)
         return;
     for (struct dirent *e; (e = readdir(dir));)
-        if (is_left_over(e->d_name, base_of(path)))
+        if (is_left_over(e->d_name) && !is_locked(dirfd(dir), e->d_name))
             unlinkat(dirfd(dir), e->d_name, 0);
     closedir(dir);
 }
@@ -82,6 +94,21 @@ static char *temp_name(const char *path, const char *folder)
     return name;
 }
 
+/* A target that another process is writing (HDF5 locks the files that it writes) is left to it.
+ * Readers keep the old file. */
+static int check_unlocked(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool locked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+    if (fd >= 0)
+        close(fd);
+    return locked ? mgpu_fail(MGPU_EIO,
+                              "%s: cannot write: it is locked by another process that has it open "
+                              "for writing",
+                              path)
+                  : 0;
+}
+
 /* The permissions of the file that is replaced, if any. */
 static int open_temp(struct mgpu_atomic_file *f)
 {
@@ -89,9 +116,12 @@ static int open_temp(struct mgpu_atomic_file *f)
     bool exists = stat(f->path, &st) == 0;
     if (exists && !S_ISREG(st.st_mode))
         return mgpu_fail(MGPU_EIO, "%s: cannot write: is not a regular file", f->path);
+    if (exists)
+        MGPU_TRY(check_unlocked(f->path));
     f->fd = open(f->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (f->fd < 0)
         return fail(f->path, "write");
+    flock(f->fd, LOCK_EX | LOCK_NB); /* is_locked; a file system without locks has no answer */
     if (exists && fchmod(f->fd, st.st_mode & 0777) < 0)
         return fail(f->path, "write");
     return 0;
@@ -100,7 +130,7 @@ static int open_temp(struct mgpu_atomic_file *f)
 int mgpu_atomic_open(struct mgpu_atomic_file *out, const char *path)
 {
     char *folder = folder_of(path);
-    remove_left_overs(path, folder);
+    remove_left_overs(folder);
     *out = (struct mgpu_atomic_file){-1, mgpu_xstrdup(path), temp_name(path, folder)};
     free(folder);
     int rc = open_temp(out);

@@ -6,9 +6,10 @@
  *     return rc < 0 ? mgpu_atomic_abort(&f, rc) : mgpu_atomic_commit(&f);
  *
  * The bytes go to a file of another name in the same folder, which replaces the target only when
- * all of it is on the disk. That name is ".NAME.mgpu-PID-N": what a killed process left is removed
- * by the next mgpu_atomic_open of the same target. A target that is a symbolic link is replaced,
- * not followed.
+ * all of it is on the disk. That name is ".NAME.mgpu-PID-N", and the file is locked while it is
+ * written: what a killed process left is removed by the next mgpu_atomic_open in that folder. A
+ * target that is a symbolic link is replaced, not followed; one that another process holds locked
+ * for writing is an error.
  */
 #ifndef MGPU_EXPORTER_ATOMIC_FILE_H
 #define MGPU_EXPORTER_ATOMIC_FILE_H

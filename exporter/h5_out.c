@@ -100,6 +100,24 @@ static int write_piece(hid_t object, const char *name, const char *const *string
     return rc;
 }
 
+int mgpu_h5_out_array(struct mgpu_h5_out *out, const char *name, const struct mgpu_array *a,
+                      const char *true_name)
+{
+    hid_t set, type = mgpu_h5_type(a->type);
+    int rc = mgpu_h5_out_create(&set, out, name, a->type, a->rank, a->dims);
+    if (rc == 0 && mgpu_array_count(a) > 0 &&
+        H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, a->data) < 0)
+        rc = mgpu_h5_fail(MGPU_EIO, "cannot write");
+    if (rc == 0 && true_name)
+        rc = mgpu_h5_out_string(set, "name", true_name);
+    if (rc == 0 && a->type == MGPU_BFLOAT16)
+        rc = mgpu_h5_out_string(set, "dtype", "bfloat16");
+    if (set >= 0)
+        H5Dclose(set);
+    H5Tclose(type);
+    return rc;
+}
+
 /* Pieces as numpy's array_split makes them: the first count % pieces are one longer. */
 int mgpu_h5_out_strings(hid_t object, const char *name, const char *const *strings, int count)
 {

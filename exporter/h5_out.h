@@ -19,6 +19,11 @@ int mgpu_h5_out_open(struct mgpu_h5_out *out, const char *path, uint64_t bytes);
 int mgpu_h5_out_create(hid_t *out, struct mgpu_h5_out *file, const char *name, enum mgpu_dtype type,
                        int rank, const int64_t *dims);
 
+/* A data set with contents; `true_name`, where given, goes into its attribute `name`. bfloat16 gets
+ * Keras's attribute dtype. */
+int mgpu_h5_out_array(struct mgpu_h5_out *file, const char *name, const struct mgpu_array *array,
+                      const char *true_name);
+
 /* A list of strings as a fixed-length attribute, cut into NAME0, NAME1, ... when it passes HDF5's
  * limit, the way Keras does. */
 int mgpu_h5_out_strings(hid_t object, const char *name, const char *const *strings, int count);

@@ -17,7 +17,7 @@
 #define VERSION "2.15.0"
 
 /* Attributes may take room for a name twice, and HDF5's own headers some more. */
-static uint64_t bytes_needed(const struct mgpu_named_array *arrays, int count)
+uint64_t mgpu_keras_h5_bytes(const struct mgpu_named_array *arrays, int count)
 {
     uint64_t bytes = 0;
     for (int i = 0; i < count; i++)
@@ -30,20 +30,9 @@ static uint64_t bytes_needed(const struct mgpu_named_array *arrays, int count)
 static int write_array(struct mgpu_h5_out *out, const struct mgpu_named_array *from,
                        const struct mgpu_keras_place *place)
 {
-    hid_t set, type = mgpu_h5_type(from->array.type);
-    int rc = mgpu_h5_out_create(&set, out, place->path, from->array.type, from->array.rank,
-                                from->array.dims);
-    if (rc == 0 && mgpu_array_count(&from->array) > 0 &&
-        H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, from->array.data) < 0)
-        rc = mgpu_h5_fail(MGPU_EIO, "cannot write");
-    if (rc == 0 && strcmp(place->weight, from->name) != 0)
-        rc = mgpu_h5_out_string(set, "name", from->name);
-    if (rc == 0 && from->array.type == MGPU_BFLOAT16)
-        rc = mgpu_h5_out_string(set, "dtype", "bfloat16");
-    if (set >= 0)
-        H5Dclose(set);
-    H5Tclose(type);
-    return mgpu_prefix(rc, "'%s'", from->name);
+    const char *true_name = strcmp(place->weight, from->name) ? from->name : NULL;
+    return mgpu_prefix(mgpu_h5_out_array(out, place->path, &from->array, true_name), "'%s'",
+                       from->name);
 }
 
 /* Layers in the order of their first weight. */
@@ -102,22 +91,27 @@ static int write_all(struct mgpu_h5_out *out, const struct mgpu_named_array *arr
     return mgpu_h5_out_string(out->id, "keras_version", VERSION);
 }
 
-int mgpu_keras_h5_write(const char *path, const struct mgpu_named_array *arrays, int count)
+int mgpu_keras_h5_put(struct mgpu_h5_out *out, const struct mgpu_named_array *arrays, int count)
 {
     struct mgpu_arena *arena = mgpu_arena_new();
     struct mgpu_keras_place *places;
-    struct mgpu_h5_out out;
-    int rc = mgpu_prefix(mgpu_keras_places(&places, arena, arrays, count), "%s", path);
-    if (rc == 0) {
-        mgpu_h5_lock();
-        rc = mgpu_h5_out_open(&out, path, bytes_needed(arrays, count));
-        if (rc == 0) {
-            rc = mgpu_prefix(write_all(&out, arrays, count, places), "%s", path);
-            rc = mgpu_h5_out_close(&out, rc);
-        }
-        mgpu_h5_unlock();
-    }
+    int rc = mgpu_keras_places(&places, arena, arrays, count);
+    if (rc == 0)
+        rc = write_all(out, arrays, count, places);
     mgpu_arena_free(arena);
+    return rc;
+}
+
+int mgpu_keras_h5_write(const char *path, const struct mgpu_named_array *arrays, int count)
+{
+    struct mgpu_h5_out out;
+    mgpu_h5_lock();
+    int rc = mgpu_h5_out_open(&out, path, mgpu_keras_h5_bytes(arrays, count));
+    if (rc == 0) {
+        rc = mgpu_prefix(mgpu_keras_h5_put(&out, arrays, count), "%s", path);
+        rc = mgpu_h5_out_close(&out, rc);
+    }
+    mgpu_h5_unlock();
     return rc;
 }
 
@@ -167,8 +161,8 @@ static int read_values(struct mgpu_array *out, hid_t set)
     int rc = mgpu_h5_describe(&info, set);
     if (rc == 0)
         rc = mgpu_array_init(out, info.type, info.rank, info.dims, "weights");
-    if (rc == 0 && H5Dread(set, info.memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, out->data) < 0)
-        rc = mgpu_h5_fail(MGPU_EIO, "cannot be read");
+    if (rc == 0)
+        rc = mgpu_h5_read_all(set, &info, out->data);
     if (info.memory >= 0)
         H5Tclose(info.memory);
     return rc;

@@ -13,11 +13,17 @@
 #ifndef MGPU_EXPORTER_KERAS_H5_H
 #define MGPU_EXPORTER_KERAS_H5_H
 
+#include "exporter/h5_out.h"
 #include "exporter/named_array.h"
 
 /* Atomic: on an error the old file is as it was. MGPU_EINVALID for an empty name or one given
  * twice. */
 int mgpu_keras_h5_write(const char *path, const struct mgpu_named_array *arrays, int count);
+
+/* The same into a file that is being written and may hold other things too; about the bytes that
+ * it takes. */
+int mgpu_keras_h5_put(struct mgpu_h5_out *out, const struct mgpu_named_array *arrays, int count);
+uint64_t mgpu_keras_h5_bytes(const struct mgpu_named_array *arrays, int count);
 
 /* All arrays of such a file, in its order, under their true names; free with
  * mgpu_keras_h5_free. */

@@ -9,4 +9,7 @@ struct mgpu_named_array {
     struct mgpu_array array;
 };
 
+/* Contents, names (of malloc) and list. */
+void mgpu_named_arrays_free(struct mgpu_named_array *arrays, int count);
+
 #endif

@@ -57,10 +57,9 @@ int mgpu_h5_open_file(hid_t *out, const char *path)
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     H5Pset_file_locking(access, 0, 1);
     *out = H5Fopen(path, H5F_ACC_RDONLY, access);
-    H5Pclose(access);
-    if (*out < 0)
-        return mgpu_h5_fail(MGPU_EINVALID, "%s: not a readable HDF5 file", path);
-    return 0;
+    int rc = *out < 0 ? mgpu_h5_fail(MGPU_EINVALID, "%s: not a readable HDF5 file", path) : 0;
+    H5Pclose(access); /* forgets what the cause was */
+    return rc;
 }
 
 uint64_t mgpu_h5_file_size(hid_t object)

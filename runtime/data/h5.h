@@ -48,6 +48,9 @@ struct mgpu_h5_info {
 };
 int mgpu_h5_describe(struct mgpu_h5_info *out, hid_t dataset);
 
+/* All elements of a data set, in its described type. */
+int mgpu_h5_read_all(hid_t dataset, const struct mgpu_h5_info *info, void *to);
+
 /* The HDF5 type (H5Tclose) for a type of ours: little-endian in files, native in memory. bfloat16
  * is an opaque type of 2 bytes (Keras, with an attribute dtype="bfloat16" on the data set); bool is
  * h5py's enumeration. */

@@ -183,6 +183,13 @@ int mgpu_h5_describe(struct mgpu_h5_info *out, hid_t dataset)
     return rc;
 }
 
+int mgpu_h5_read_all(hid_t dataset, const struct mgpu_h5_info *info, void *to)
+{
+    if (H5Dread(dataset, info->memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, to) < 0)
+        return mgpu_h5_fail(MGPU_EIO, "cannot be read");
+    return 0;
+}
+
 static char *copy_text(const char *from, size_t most)
 {
     size_t n = strnlen(from, most);

@@ -288,19 +288,21 @@ static void touch(const char *name)
     build_bytes(build_path(name), "x", 1);
 }
 
-/* Which names count as left over: those of this target, of processes that are dead, or of this
- * process before it gave the name out. Others' files are safe. */
+/* Which names count as left over: those of processes that are dead, or of this process before it
+ * gave the name out, whatever their target. Others' files are safe. */
 static void test_left_overs(void)
 {
-    char own[64], later[64];
+    char own[64], later[64], other[64];
     pid_t dead = fork();
     if (!dead)
         _exit(0);
     waitpid(dead, NULL, 0);
     snprintf(own, sizeof own, ".t.h5.mgpu-%d-0", (int)dead);
+    snprintf(other, sizeof other, ".w-03-0.5.h5.mgpu-%d-1", (int)dead);
     snprintf(later, sizeof later, ".t.h5.mgpu-%d-999999", (int)getpid());
     const char *const kept[] = {"t.h5.mgpu-1-1", ".t.h5.mgpu-1-0", ".t.h5.mgpu-x-1", ".u.h5",
                                 ".t.h5.mgpu-7-7x"};
+    touch(other);
     touch(own);
     touch(later);
     for (int i = 0; i < 5; i++)
@@ -310,6 +312,7 @@ static void test_left_overs(void)
     struct mgpu_atomic_file f;
     CHECK_OK(mgpu_atomic_open(&f, build_path("t.h5")));
     CHECK(access(build_path(own), F_OK) < 0 && access(build_path(later), F_OK) < 0);
+    CHECK(access(build_path(other), F_OK) < 0);
     for (int i = 0; i < 5; i++)
         CHECK_(access(build_path(kept[i]), F_OK) == 0, "%s was removed", kept[i]);
     CHECK_OK(mgpu_atomic_write(&f, "new", 3));

@@ -55,7 +55,15 @@ struct mgpu_options {
     int threads;
     int deterministic; /* logical ranks; 0: off */
     /* run */
-    int64_t epochs, steps, steps_per_epoch;
+    int64_t epochs, steps, steps_per_epoch; /* in all, also after a resume */
+    int64_t initial_epoch;                  /* epochs that are taken as done */
+    const char *checkpoint;                 /* a template: "w-{epoch:02d}-{val_loss:.2f}.h5" */
+    const char *monitor, *mode;
+    bool save_best, weights_only;
+    int64_t period, keep;
+    const char *resume; /* a checkpoint */
+    const char *early_stop, *reduce_lr;
+    const char *log_csv, *tensorboard; /* file, folder */
     bool as_exported;
     bool profile; /* mgpu_trainer_profile will be called */
     /* without training: nothing is needed but inputs */
@@ -98,6 +106,18 @@ struct mgpu_number {
 /* Of the training epoch so far (reset when the next one starts): "loss", metrics. */
 int mgpu_epoch_numbers(struct mgpu_trainer *trainer, const struct mgpu_number **numbers);
 
+/* What to do when an epoch ends (epoch_ends, or the last step): validates, writes the logs, and
+ * after a whole epoch does what early_stop, reduce_lr and checkpoint say. */
+struct mgpu_epoch_result {
+    const struct mgpu_number *numbers; /* training's, then validation's as "val_..." */
+    int count;
+    const char *saved;   /* the checkpoint that was written, or NULL */
+    const char *removed; /* the one that options->keep let go, or NULL */
+    double lr;           /* the learning rate from now on where reduce_lr lowered it, else 0 */
+    bool stops;          /* early_stop ends the run: mgpu_step gives 0 */
+};
+int mgpu_epoch_end(struct mgpu_trainer *trainer, struct mgpu_epoch_result *result);
+
 /* Losses and metrics on the validation data (on the training data when there are none): "loss",
  * "loss_<output>" of each when there are several, metrics. Gives their count. */
 int mgpu_evaluate(struct mgpu_trainer *trainer, const struct mgpu_number **numbers);
@@ -112,6 +132,14 @@ int mgpu_check_gradients(struct mgpu_trainer *trainer, int64_t elements, FILE *t
 
 /* Writes the weights: .onnx, .h5. The file is the old one or the new one, never half. */
 int mgpu_save(struct mgpu_trainer *trainer, const char *path);
+
+/* Writes everything from which options->resume goes on, as one HDF5 file: weights, optimizer state,
+ * step, place in the data, and what the callbacks count. */
+int mgpu_save_checkpoint(struct mgpu_trainer *trainer, const char *path);
+
+/* For a run that stops within an epoch: sees to it that there is a full checkpoint of this step,
+ * when options->checkpoint says where they go. *path: its name, or NULL. */
+int mgpu_stop_checkpoint(struct mgpu_trainer *trainer, const char **path);
 
 /* Whether a file could be written there, without touching what is there now. */
 int mgpu_check_target(const char *path);
@@ -130,6 +158,7 @@ int mgpu_weight_write(struct mgpu_trainer *trainer, const char *name, const doub
 /* Facts for messages. */
 struct mgpu_facts {
     int64_t samples, val_samples, batch, steps_per_epoch, total_steps;
+    int64_t step, epochs; /* done so far (a resume); all there will be */
     int ranks, threads;
     int64_t trained_elements;
     int trained, frozen, statistics;

@@ -47,6 +47,9 @@ static void say_start(const struct mgpu_train_command *c, const struct mgpu_fact
             f->threads == 1 ? "" : "s", f->batch_norm ? "; batch norm " : "",
             f->batch_norm ? f->batch_norm : "", (long long)f->batch, (long long)f->steps_per_epoch,
             f->steps_per_epoch == 1 ? "" : "s");
+    if (o->resume)
+        fprintf(stderr, "%s: goes on after step %lld of %lld\n", o->resume, (long long)f->step,
+                (long long)f->total_steps);
 }
 
 /* One word for the shell. */
@@ -93,22 +96,23 @@ static void say_next(const struct mgpu_train_command *c)
 static int end_epoch(struct mgpu_trainer *t, struct mgpu_progress *p, int64_t epoch,
                      struct mgpu_train_result *result)
 {
-    const struct mgpu_number *numbers;
-    int n = mgpu_epoch_numbers(t, &numbers);
-    MGPU_TRY(n);
-    mgpu_result_numbers(result, "", numbers, n);
-    struct mgpu_number *own = malloc(sizeof *own * (size_t)n);
-    memcpy(own, numbers, sizeof *own * (size_t)n);
-    int v = 0;
-    if (mgpu_has_validation(t)) {
-        v = mgpu_evaluate(t, &numbers);
-        if (v > 0)
-            mgpu_result_numbers(result, "val_", numbers, v);
-    }
-    if (v >= 0)
-        mgpu_progress_epoch(p, epoch, own, n, numbers, v);
-    free(own);
-    return v;
+    struct mgpu_epoch_result end;
+    MGPU_TRY(mgpu_epoch_end(t, &end));
+    mgpu_result_numbers(result, end.numbers, end.count);
+    mgpu_progress_epoch(p, epoch, end.numbers, end.count);
+    if (end.saved)
+        mgpu_result_saved(result, end.saved);
+    if (end.removed)
+        mgpu_result_removed(result, end.removed);
+    if (!p->to)
+        return 0;
+    if (end.lr > 0)
+        fprintf(p->to, "learning rate %g from now on (--reduce-lr)\n", end.lr);
+    if (end.saved)
+        fprintf(p->to, "saved %s\n", end.saved);
+    if (end.stops)
+        fprintf(p->to, "stopped after epoch %lld (--early-stop)\n", (long long)epoch);
+    return 0;
 }
 
 static int train(struct mgpu_trainer *t, const struct mgpu_train_command *c,
@@ -117,14 +121,15 @@ static int train(struct mgpu_trainer *t, const struct mgpu_train_command *c,
     struct mgpu_progress p;
     struct mgpu_step_result step;
     const struct mgpu_number *numbers;
-    int64_t epochs = (f->total_steps + f->steps_per_epoch - 1) / f->steps_per_epoch;
     int rc = 0;
-    mgpu_progress_begin(&p, c->quiet ? NULL : stderr, f, epochs);
+    mgpu_progress_begin(&p, c->quiet ? NULL : stderr, f);
     signal(SIGINT, interrupt);
+    signal(SIGTERM, interrupt);
     while (!interrupted && (rc = mgpu_step(t, &step)) > 0) {
         if (c->log_steps)
             printf("step %lld loss %.9g\n", (long long)step.step, step.loss);
         mgpu_result_step(result, &step);
+        result->within_epoch = !step.epoch_ends;
         int n = mgpu_epoch_numbers(t, &numbers);
         mgpu_progress_step(&p, &step, numbers, n);
         if (step.epoch_ends || step.step == f->total_steps)
@@ -156,6 +161,38 @@ static int save(struct mgpu_trainer *t, const struct mgpu_train_command *c,
     return 0;
 }
 
+/* The command that goes on from a checkpoint: this one, with another --resume. */
+static void say_resume(const struct mgpu_train_command *c, const char *path)
+{
+    fprintf(stderr, "to go on: %s", program_invocation_name);
+    for (int i = 1; i < c->argc; i++) {
+        bool resume = !strncmp(c->argv[i], "--resume", 8);
+        if (!resume)
+            say_word(c->argv[i]);
+        i += resume && !c->argv[i][8];
+    }
+    fputs(" --resume", stderr);
+    say_word(path);
+    fputc('\n', stderr);
+}
+
+/* A run that stops within an epoch. */
+static int save_stopped(struct mgpu_trainer *t, const struct mgpu_train_command *c,
+                        struct mgpu_train_result *result)
+{
+    const char *path;
+    MGPU_TRY(mgpu_stop_checkpoint(t, &path));
+    if (!path)
+        return 0;
+    mgpu_result_saved(result, path);
+    if (c->quiet)
+        return 0;
+    fprintf(stderr, "saved %s\n", path);
+    if (interrupted)
+        say_resume(c, path);
+    return 0;
+}
+
 /* ---- The jobs -------------------------------------------------------------------------------- */
 
 static int evaluate(struct mgpu_trainer *t, const struct mgpu_train_command *c,
@@ -164,7 +201,7 @@ static int evaluate(struct mgpu_trainer *t, const struct mgpu_train_command *c,
     const struct mgpu_number *numbers;
     int n = mgpu_evaluate(t, &numbers);
     MGPU_TRY(n);
-    mgpu_result_numbers(result, "", numbers, n);
+    mgpu_result_numbers(result, numbers, n);
     for (int i = 0; i < n && !c->json; i++)
         printf("%s %.9g\n", numbers[i].name, numbers[i].value);
     return 0;
@@ -185,7 +222,7 @@ static int check_gradients(struct mgpu_trainer *t, const struct mgpu_train_comma
 {
     double worst;
     MGPU_TRY(mgpu_check_gradients(t, c->check_gradients, c->json ? stderr : stdout, &worst));
-    mgpu_result_numbers(result, "",
+    mgpu_result_numbers(result,
                         &(struct mgpu_number){.name = "gradient_difference", .value = worst}, 1);
     return worst <= 1e-5 ? 0
                          : mgpu_fail(MGPU_EINVALID,
@@ -200,12 +237,15 @@ static int train_and_save(struct mgpu_trainer *t, const struct mgpu_train_comman
     say_start(c, f);
     MGPU_TRY(train(t, c, f, result));
     MGPU_TRY(save(t, c, result));
+    if (interrupted || result->within_epoch)
+        MGPU_TRY(save_stopped(t, c, result));
     if (c->profile)
         MGPU_TRY(save_profile(t, c, result));
     if (interrupted)
-        return mgpu_fail(MGPU_EINVALID, "interrupted after step %lld of %lld%s",
+        return mgpu_fail(MGPU_EINVALID, "interrupted after step %lld of %lld%s%s",
                          (long long)result->steps, (long long)f->total_steps,
-                         c->save ? "; the weights so far are saved" : "");
+                         c->save ? "; the weights so far are saved" : "",
+                         c->options.checkpoint ? "" : "; with --checkpoint it could be resumed");
     say_next(c);
     return 0;
 }
@@ -254,6 +294,7 @@ int main(int argc, char **argv)
     struct mgpu_train_command c = {.options = MGPU_OPTIONS};
     struct mgpu_train_result result = {0};
     mgpu_reexec_passive(argv);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like a full disk */
     int rc = mgpu_train_parse(&c, argc, argv), status = 0;
     if (rc < 0)
         status = fail(rc);

@@ -48,6 +48,7 @@ arrows runtime/emit "$core|runtime/emit/"
 arrows runtime/cuda "$core|runtime/(emit|cuda)/"
 arrows runtime/data 'runtime/(base|data)/'
 arrows runtime/train "$core|runtime/(data|train)/"
+arrows runtime/callbacks 'runtime/(base|callbacks)/'
 arrows runtime/cli 'runtime/(base|cli)/|runtime/mgpu\.h'
 arrows importer "$core|importer/"
 arrows exporter "runtime/base/|importer/|exporter/|runtime/data/h5\.h"

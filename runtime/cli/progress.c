@@ -12,22 +12,20 @@ double mgpu_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-void mgpu_progress_begin(struct mgpu_progress *p, FILE *to, const struct mgpu_facts *facts,
-                         int64_t epochs)
+void mgpu_progress_begin(struct mgpu_progress *p, FILE *to, const struct mgpu_facts *facts)
 {
     *p = (struct mgpu_progress){.to = to,
                                 .bar = to && isatty(fileno(to)),
-                                .epochs = epochs,
+                                .epochs = facts->epochs,
                                 .steps_per_epoch = facts->steps_per_epoch,
-                                .total_steps = facts->total_steps};
+                                .total_steps = facts->total_steps - facts->step};
     p->start = p->epoch_start = mgpu_seconds();
 }
 
-static void print_numbers(FILE *to, const char *prefix, const struct mgpu_number *numbers,
-                          int count)
+static void print_numbers(FILE *to, const struct mgpu_number *numbers, int count)
 {
     for (int i = 0; i < count; i++)
-        fprintf(to, "  %s%s %.4f", prefix, numbers[i].name, numbers[i].value);
+        fprintf(to, "  %s %.4f", numbers[i].name, numbers[i].value);
 }
 
 static void print_time(FILE *to, double seconds)
@@ -48,7 +46,7 @@ static void draw(struct mgpu_progress *p, const struct mgpu_step_result *step,
     for (int i = 0; i < WIDTH; i++)
         fputc(i < filled ? '#' : '.', p->to);
     fputc(']', p->to);
-    print_numbers(p->to, "", numbers, count);
+    print_numbers(p->to, numbers, count);
     fprintf(p->to, "  %.0f samples/s  ", (double)p->samples / (now - p->epoch_start));
     print_time(p->to, left);
     fputs(" left\033[K", p->to);
@@ -71,14 +69,13 @@ void mgpu_progress_step(struct mgpu_progress *p, const struct mgpu_step_result *
 }
 
 void mgpu_progress_epoch(struct mgpu_progress *p, int64_t epoch, const struct mgpu_number *numbers,
-                         int count, const struct mgpu_number *val, int val_count)
+                         int count)
 {
     double now = mgpu_seconds();
     if (p->to) {
         fprintf(p->to, "%sepoch %lld/%lld", p->bar ? "\r\033[K" : "", (long long)epoch,
                 (long long)p->epochs);
-        print_numbers(p->to, "", numbers, count);
-        print_numbers(p->to, "val_", val, val_count);
+        print_numbers(p->to, numbers, count);
         fprintf(p->to, "  %.0f samples/s  ",
                 now > p->epoch_start ? (double)p->samples / (now - p->epoch_start) : 0);
         print_time(p->to, now - p->epoch_start);

@@ -114,12 +114,28 @@ const struct mgpu_arg mgpu_train_table[] = {
     INT("epochs", epochs, 1, 1e9, "N", "passes over the data (default 1)"),
     INT("steps", steps, 1, 1e15, "N", "updates, instead of epochs"),
     INT("steps-per-epoch", steps_per_epoch, 1, 1e15, "N", "end an epoch early"),
+    INT("initial-epoch", initial_epoch, 0, 1e9, "N", "count as if N epochs were done"),
     {.name = "save",
      .kind = MGPU_ARG_LIST,
      .offset = FIELD(save),
      .value = "FILE",
      .help = "write the trained model (.onnx) or its weights (.h5); repeat"},
     FLAG("as-exported", as_exported, "keep training-form nodes in the saved model"),
+    TEXT("checkpoint", checkpoint, "TEMPLATE",
+         "a file an epoch to resume from: w-{epoch:02d}-{val_loss:.2f}.h5"),
+    TEXT("monitor", monitor, "NAME", "what tells the best epoch: val_loss (default), accuracy ..."),
+    TEXT("mode", mode, "MODE", "of the monitor: min, max or auto (default)"),
+    FLAG("save-best", save_best, "checkpoints only of epochs that are the best so far"),
+    FLAG("weights-only", weights_only, "checkpoints as --save writes them: .onnx, .h5"),
+    INT("period", period, 1, 1e9, "N", "a checkpoint every N epochs"),
+    INT("keep", keep, 1, 1e6, "N", "keep the last N checkpoints"),
+    TEXT("resume", resume, "FILE",
+         "go on from a checkpoint; --epochs and --steps count from the "
+         "beginning"),
+    TEXT("early-stop", early_stop, "OPTIONS", "monitor=val_loss,patience=N,min_delta=X ..."),
+    TEXT("reduce-lr", reduce_lr, "OPTIONS", "monitor=val_loss,factor=F,patience=N ..."),
+    TEXT("log-csv", log_csv, "FILE", "a line of numbers each epoch"),
+    TEXT("tensorboard", tensorboard, "DIR", "the same as event files"),
     OWN("evaluate", evaluate, "no training: losses and metrics of the data"),
     {.name = "predict",
      .kind = MGPU_ARG_TEXT,
@@ -191,6 +207,8 @@ static int check(struct mgpu_train_command *c)
                              c->save[i]);
     if (c->save && modes)
         return mgpu_fail(MGPU_EUSAGE, "--save: nothing is trained, so nothing is saved");
+    if (modes && (c->options.checkpoint || c->options.resume))
+        return mgpu_fail(MGPU_EUSAGE, "--checkpoint, --resume: nothing is trained");
     if (c->profile && modes)
         return mgpu_fail(MGPU_EUSAGE, "--profile: nothing is trained, so there is nothing to time");
     if (c->predict && !has_extension(c->predict, predictions))
@@ -216,6 +234,8 @@ int mgpu_train_parse(struct mgpu_train_command *c, int argc, char **argv)
     }
     free(files);
     MGPU_TRY(rc);
+    c->argc = argc;
+    c->argv = argv;
     c->options.deterministic = (int)c->deterministic;
     c->options.inference = c->evaluate || c->predict;
     c->options.predict = c->predict != NULL;

@@ -7,6 +7,8 @@
 
 struct mgpu_train_command {
     struct mgpu_options options;
+    int argc; /* the command line as it came */
+    char **argv;
     const char *model;
     const char *const *save;
     const char *predict;

@@ -14,30 +14,39 @@ void mgpu_result_step(struct mgpu_train_result *r, const struct mgpu_step_result
     r->loss[r->loss_count++] = step->loss;
 }
 
-static void set(struct mgpu_train_result *r, const char *prefix, const char *name, double value)
+static void set(struct mgpu_train_result *r, const char *name, double value)
 {
-    char full[512];
-    snprintf(full, sizeof full, "%s%s", prefix, name);
     for (int i = 0; i < r->metrics; i++)
-        if (!strcmp(r->metric_name[i], full)) {
+        if (!strcmp(r->metric_name[i], name)) {
             r->metric[i] = value;
             return;
         }
     r->metric_name = mgpu_grow(r->metric_name, (size_t)r->metrics, sizeof(char *));
     r->metric = mgpu_grow(r->metric, (size_t)r->metrics, sizeof *r->metric);
-    r->metric_name[r->metrics] = mgpu_xstrdup(full);
+    r->metric_name[r->metrics] = mgpu_xstrdup(name);
     r->metric[r->metrics++] = value;
 }
 
-void mgpu_result_numbers(struct mgpu_train_result *r, const char *prefix,
-                         const struct mgpu_number *numbers, int count)
+void mgpu_result_numbers(struct mgpu_train_result *r, const struct mgpu_number *numbers, int count)
 {
     for (int i = 0; i < count; i++)
-        set(r, prefix, numbers[i].name, numbers[i].value);
+        set(r, numbers[i].name, numbers[i].value);
+}
+
+void mgpu_result_removed(struct mgpu_train_result *r, const char *path)
+{
+    int n = 0;
+    for (int i = 0; i < r->saved; i++)
+        if (strcmp(r->saved_path[i], path) != 0)
+            r->saved_path[n++] = r->saved_path[i];
+        else
+            free(r->saved_path[i]);
+    r->saved = n;
 }
 
 void mgpu_result_saved(struct mgpu_train_result *r, const char *path)
 {
+    mgpu_result_removed(r, path);
     r->saved_path = mgpu_grow(r->saved_path, (size_t)r->saved, sizeof(char *));
     r->saved_path[r->saved++] = mgpu_xstrdup(path);
 }

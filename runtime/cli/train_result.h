@@ -14,14 +14,16 @@ struct mgpu_train_result {
     int saved;
     char **saved_path;
     double seconds;
+    bool within_epoch; /* the last step was not the end of one */
     uint64_t peak_memory_bytes;
 };
 
 void mgpu_result_step(struct mgpu_train_result *r, const struct mgpu_step_result *step);
-/* Sets or replaces metrics called prefix + name. */
-void mgpu_result_numbers(struct mgpu_train_result *r, const char *prefix,
-                         const struct mgpu_number *numbers, int count);
+/* Sets or replaces metrics. */
+void mgpu_result_numbers(struct mgpu_train_result *r, const struct mgpu_number *numbers, int count);
+/* A file that was written (once in the list, however often), and one that is gone again. */
 void mgpu_result_saved(struct mgpu_train_result *r, const char *path);
+void mgpu_result_removed(struct mgpu_train_result *r, const char *path);
 void mgpu_result_print(const struct mgpu_train_result *r, FILE *to);
 void mgpu_result_free(struct mgpu_train_result *r);
 

@@ -187,7 +187,8 @@ static void set_scalars(struct mgpu_trainer *t, const struct mgpu_batch_run *run
                         const double *counts, double *scalars)
 {
     scalars[MGPU_SCALAR_STEP] = (double)t->step;
-    scalars[MGPU_SCALAR_LR_FACTOR] = mgpu_schedule_factor(&t->schedule, t->step);
+    scalars[MGPU_SCALAR_LR_FACTOR] =
+        t->epochs.lr_scale * mgpu_schedule_factor(&t->schedule, t->step);
     scalars[MGPU_SCALAR_BATCH] = (double)run->count;
     scalars[MGPU_SCALAR_KEY] = (double)(t->options.seed & ((INT64_C(1) << 52) - 1));
     for (int i = 0; i < t->losses; i++)

@@ -2,7 +2,13 @@
 #ifndef MGPU_FACADE_FACADE_H
 #define MGPU_FACADE_FACADE_H
 
+#include "exporter/run_state.h"
+#include "exporter/event_file.h"
 #include "importer/lower.h"
+#include "runtime/callbacks/csv_log.h"
+#include "runtime/callbacks/early_stopping.h"
+#include "runtime/callbacks/model_checkpoint.h"
+#include "runtime/callbacks/reduce_lr.h"
 #include "runtime/compile/program.h"
 #include "runtime/data/feed.h"
 #include "runtime/executor/executor.h"
@@ -42,6 +48,24 @@ struct mgpu_source {
     bool open;
     int *slot_of_loss; /* -1: no labels */
     int sample_weight_slot;
+};
+
+/* What happens when epochs end. */
+struct mgpu_epochs {
+    struct mgpu_logs logs;      /* training's numbers, "val_" and validation's, learning_rate */
+    struct mgpu_number *number; /* the same but the last, as they are handed out */
+    int training;               /* how many are training's */
+    /* NULL: not asked for */
+    struct mgpu_early_stopping *stop;
+    struct mgpu_reduce_lr *reduce;
+    struct mgpu_model_checkpoint *checkpoint;
+    struct mgpu_csv_log *csv;
+    struct mgpu_event_file *events[2]; /* training, validation */
+    bool logs_open;                    /* csv, events: from the first step on */
+    bool stopped;
+    double lr_scale;  /* what --reduce-lr made of every learning rate */
+    const char *full; /* the last full checkpoint, of step `full_step`; NULL: none yet */
+    int64_t full_step;
 };
 
 struct mgpu_trainer {
@@ -92,6 +116,8 @@ struct mgpu_trainer {
     struct mgpu_totals totals;
     struct mgpu_number *numbers;
     char **number_names;
+    struct mgpu_epochs epochs;
+    struct mgpu_run_state resume; /* the contents of --resume, until they are restored */
 };
 
 enum { MGPU_RESULT_SUMS = 64 };
@@ -102,6 +128,7 @@ int mgpu_settle_devices(struct mgpu_trainer *t); /* devices */
 int mgpu_settle_data(struct mgpu_trainer *t);    /* feeds opened, input sizes */
 int mgpu_settle_losses(struct mgpu_trainer *t);  /* losses, metrics, wants bound */
 int mgpu_settle_optimizer(struct mgpu_trainer *t);
+int64_t mgpu_steps_per_epoch(const struct mgpu_trainer *t);
 int mgpu_text_count(const char *const *list);
 
 /* ---- partition.c: planning ---- */
@@ -143,6 +170,28 @@ const struct mgpu_stored *mgpu_find_stored(const struct mgpu_trainer *t, const c
 int mgpu_fill_store(struct mgpu_trainer *t); /* from the file; states from their start */
 /* The stored contents as plain arrays of the float type, in holder layout. */
 int mgpu_holder_array(struct mgpu_array *out, const struct mgpu_trainer *t, int weight, int holder);
+
+/* The name under which a file of weights holds a weight's holder. */
+const char *mgpu_holder_name(const struct mgpu_trainer *t, int weight, int holder);
+/* A stored tensor of one rank as a plain array, and the other way. */
+int mgpu_stored_read(struct mgpu_array *out, const struct mgpu_trainer *t, int rank,
+                     const struct mgpu_stored *entry);
+void mgpu_stored_write(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *entry,
+                       const struct mgpu_array *from);
+
+/* ---- save.c ---- */
+int mgpu_check_finite(const struct mgpu_trainer *t);
+/* Whether mgpu_save knows the kind of file by its name. */
+int mgpu_check_save_name(const char *path);
+
+/* ---- epochs.c: what happens when epochs end ---- */
+int mgpu_settle_epochs(struct mgpu_trainer *t);
+int mgpu_open_logs(struct mgpu_trainer *t); /* before the first step */
+void mgpu_epochs_free(struct mgpu_trainer *t);
+
+/* ---- resume.c: full checkpoints ---- */
+int mgpu_resume_read(struct mgpu_trainer *t); /* the file; its model is checked, its seed taken */
+int mgpu_resume_restore(struct mgpu_trainer *t); /* when the ranks' memory is filled */
 
 /* ---- batch.c: one batch through the ranks ---- */
 struct mgpu_batch_run {

@@ -146,7 +146,7 @@ static int check_entry(const struct mgpu_trainer *t, int rank, const struct mgpu
     return 0;
 }
 
-static int check_finite(const struct mgpu_trainer *t)
+int mgpu_check_finite(const struct mgpu_trainer *t)
 {
     for (int r = 0; r < t->plan->places; r++)
         for (int i = 0; i < t->store[r]->count; i++)
@@ -155,12 +155,21 @@ static int check_finite(const struct mgpu_trainer *t)
     return 0;
 }
 
+static bool is_onnx(const char *path)
+{
+    return ends_with(path, ".onnx");
+}
+
+int mgpu_check_save_name(const char *path)
+{
+    if (is_onnx(path) || (ends_with(path, ".h5") && !ends_with(path, ".weights.h5")))
+        return 0;
+    return mgpu_fail(MGPU_EUSAGE, "%s: the name must end in .onnx or .h5", path);
+}
+
 int mgpu_save(struct mgpu_trainer *t, const char *path)
 {
-    MGPU_TRY(mgpu_prefix(check_finite(t), "%s", path));
-    if (ends_with(path, ".onnx"))
-        return save_onnx(t, path);
-    if (ends_with(path, ".h5") && !ends_with(path, ".weights.h5"))
-        return save_h5(t, path);
-    return mgpu_fail(MGPU_EUSAGE, "--save %s: the name must end in .onnx or .h5", path);
+    MGPU_TRY(mgpu_check_save_name(path));
+    MGPU_TRY(mgpu_prefix(mgpu_check_finite(t), "%s", path));
+    return is_onnx(path) ? save_onnx(t, path) : save_h5(t, path);
 }

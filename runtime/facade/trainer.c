@@ -24,7 +24,7 @@ int mgpu_settle_optimizer(struct mgpu_trainer *t)
     return 0;
 }
 
-static int64_t steps_per_epoch(const struct mgpu_trainer *t)
+int64_t mgpu_steps_per_epoch(const struct mgpu_trainer *t)
 {
     int64_t all = mgpu_batches_count(&t->train.batches);
     int64_t asked = t->options.steps_per_epoch;
@@ -34,7 +34,16 @@ static int64_t steps_per_epoch(const struct mgpu_trainer *t)
 static int settle_length(struct mgpu_trainer *t)
 {
     const struct mgpu_options *o = &t->options;
-    t->total_steps = o->steps > 0 ? o->steps : o->epochs * steps_per_epoch(t);
+    int64_t most = mgpu_batches_count(&t->train.batches);
+    if (o->steps_per_epoch > most)
+        mgpu_note("--steps-per-epoch %lld: an epoch has %lld", (long long)o->steps_per_epoch,
+                  (long long)most);
+    if (o->initial_epoch && o->steps <= 0 && o->initial_epoch >= o->epochs)
+        return mgpu_fail(MGPU_EUSAGE, "--initial-epoch %lld: --epochs %lld leaves nothing to do",
+                         (long long)o->initial_epoch, (long long)o->epochs);
+    t->epoch = o->initial_epoch;
+    t->total_steps =
+        o->steps > 0 ? o->steps : (o->epochs - o->initial_epoch) * mgpu_steps_per_epoch(t);
     return mgpu_schedule_parse(&t->schedule, o->lr_schedule, o->warmup, t->total_steps);
 }
 
@@ -68,6 +77,8 @@ static int set_up(struct mgpu_trainer *t)
     bool trains = !o->inference;
     t->pieces = o->accumulate > 1 ? (int)o->accumulate : 1;
     MGPU_TRY(mgpu_settle_model(t));
+    if (o->resume)
+        MGPU_TRY(mgpu_resume_read(t));
     MGPU_TRY(mgpu_settle_data(t));
     MGPU_TRY(trains ? check_trained(t) : 0);
     MGPU_TRY(mgpu_settle_devices(t));
@@ -80,6 +91,8 @@ static int set_up(struct mgpu_trainer *t)
     MGPU_TRY(settle_length(t));
     MGPU_TRY(mgpu_settle_plan(t));
     make_numbers(t);
+    if (trains)
+        MGPU_TRY(mgpu_settle_epochs(t));
     unsigned modes = 0;
     if (trains)
         modes |= o->check_gradients ? 1u << MGPU_MODE_GRADIENT : 1u << MGPU_MODE_TRAIN;
@@ -87,7 +100,8 @@ static int set_up(struct mgpu_trainer *t)
         modes |= 1u << MGPU_MODE_EVALUATE;
     if (o->predict)
         modes |= 1u << MGPU_MODE_PREDICT;
-    return mgpu_build_programs(t, modes);
+    MGPU_TRY(mgpu_build_programs(t, modes));
+    return o->resume ? mgpu_resume_restore(t) : 0;
 }
 
 int mgpu_trainer_new(struct mgpu_trainer **out, const char *model,
@@ -117,6 +131,9 @@ void mgpu_trainer_free(struct mgpu_trainer *t)
 {
     if (!t)
         return;
+    mgpu_epochs_free(t);
+    if (t->resume.arena)
+        mgpu_run_state_free(&t->resume);
     for (int i = 0; i < t->compiled_count; i++)
         for (int r = 0; r < MGPU_MAX_RANKS; r++)
             mgpu_program_free(t->compiled[i].program[r]);
@@ -157,8 +174,9 @@ static void begin_epoch(struct mgpu_trainer *t)
 int mgpu_step(struct mgpu_trainer *t, struct mgpu_step_result *result)
 {
     double losses[MGPU_MAX_LOSSES], counts[MGPU_MAX_LOSSES];
-    if (t->step == t->total_steps)
+    if (t->step >= t->total_steps || t->epochs.stopped)
         return 0;
+    MGPU_TRY(mgpu_open_logs(t));
     if (t->batch_in_epoch == 0)
         begin_epoch(t);
     int64_t n = mgpu_batches_rows(&t->train.batches, t->batch_in_epoch, t->rows);
@@ -173,7 +191,7 @@ int mgpu_step(struct mgpu_trainer *t, struct mgpu_step_result *result)
     *result = (struct mgpu_step_result){.step = ++t->step, .epoch = t->epoch + 1, .samples = n};
     for (int i = 0; i < t->losses; i++)
         result->loss += losses[i];
-    if (++t->batch_in_epoch == steps_per_epoch(t)) {
+    if (++t->batch_in_epoch == mgpu_steps_per_epoch(t)) {
         result->epoch_ends = true;
         t->batch_in_epoch = 0;
         t->epoch++;
@@ -272,13 +290,22 @@ static const char *rank_devices(const struct mgpu_trainer *t)
     return list;
 }
 
+/* Epochs that there will have been in the end, begun ones too. */
+static int64_t epochs(const struct mgpu_trainer *t)
+{
+    int64_t each = mgpu_steps_per_epoch(t), left = t->total_steps - t->step;
+    return t->epoch + (t->batch_in_epoch + (left > 0 ? left : 0) + each - 1) / each;
+}
+
 void mgpu_trainer_facts(const struct mgpu_trainer *t, struct mgpu_facts *f)
 {
     *f = (struct mgpu_facts){.samples = t->samples,
                              .val_samples = t->val_samples,
                              .batch = t->batch,
-                             .steps_per_epoch = steps_per_epoch(t),
+                             .steps_per_epoch = mgpu_steps_per_epoch(t),
                              .total_steps = t->total_steps,
+                             .step = t->step,
+                             .epochs = epochs(t),
                              .ranks = mgpu_team_size(t->team),
                              .threads = t->devices[0].threads,
                              .memory_bytes = mgpu_alloc_bytes(),

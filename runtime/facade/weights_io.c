@@ -90,6 +90,27 @@ int mgpu_holder_array(struct mgpu_array *out, const struct mgpu_trainer *t, int 
     return 0;
 }
 
+const char *mgpu_holder_name(const struct mgpu_trainer *t, int weight, int holder)
+{
+    const struct mgpu_weight *w = &t->weights->weight[weight];
+    const struct mgpu_holder *h = &w->holder[holder];
+    return h->added ? w->name : t->model->initializer[h->initializer].name;
+}
+
+int mgpu_stored_read(struct mgpu_array *out, const struct mgpu_trainer *t, int rank,
+                     const struct mgpu_stored *e)
+{
+    MGPU_TRY(mgpu_array_init(out, e->type, e->rank, e->dims, e->name));
+    memcpy(out->data, stored_at(t, rank, e), (size_t)e->bytes);
+    return 0;
+}
+
+void mgpu_stored_write(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e,
+                       const struct mgpu_array *from)
+{
+    memcpy(stored_at(t, rank, e), from->data, (size_t)e->bytes);
+}
+
 /* ---- By name --------------------------------------------------------------------------------- */
 
 /* A weight's own name goes before the names of the initializers that hold it. */

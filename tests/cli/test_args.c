@@ -149,7 +149,8 @@ static void test_train(void)
     CHECK(c.version);
     CHECK(train_parse(&c, WORDS("--batch=8")) == MGPU_EUSAGE);
     CHECK(train_parse(&c, WORDS("a.onnx", "b.onnx")) == MGPU_EUSAGE);
-    CHECK(train_parse(&c, WORDS("a.onnx", "--checkpoint", "x")) == MGPU_EUSAGE);
+    CHECK(train_parse(&c, WORDS("a.onnx", "--nothing", "x")) == MGPU_EUSAGE);
+    CHECK_FAILS(train_parse(&c, WORDS("a.onnx", "--evaluate", "--resume", "x")), "nothing is");
     CHECK_FAILS(train_parse(&c, WORDS("a.onnx", "--loss=mse", "--save", "x.txt")), "x.txt");
     CHECK_FAILS(train_parse(&c, WORDS("a.onnx", "--evaluate", "--report")), "exclude");
 }

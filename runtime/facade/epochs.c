@@ -1,0 +1,211 @@
+/* What happens when epochs end: validation, logs, early stop, learning rate, checkpoints. */
+#include "runtime/base/status.h"
+#include "runtime/facade/facade.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Setting up ------------------------------------------------------------------------------ */
+
+/* Training's numbers, validation's as "val_NAME", the learning rate. */
+static void name_logs(struct mgpu_trainer *t)
+{
+    struct mgpu_epochs *e = &t->epochs;
+    int n = mgpu_totals_numbers(t, &t->totals), v = t->val.open ? n : 0;
+    e->training = n;
+    e->logs.count = n + v + 1;
+    e->logs.name = MGPU_NEW_ARRAY(t->arena, const char *, n + v + 1);
+    e->logs.value = MGPU_NEW_ARRAY(t->arena, double, n + v + 1);
+    e->number = MGPU_NEW_ARRAY(t->arena, struct mgpu_number, n + v);
+    for (int i = 0; i < n; i++)
+        e->logs.name[i] = t->numbers[i].name;
+    for (int i = 0; i < v; i++)
+        e->logs.name[n + i] = mgpu_arena_format(t->arena, "val_%s", t->numbers[i].name);
+    e->logs.name[n + v] = "learning_rate";
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n > m && !strcmp(text + n - m, end);
+}
+
+/* A full checkpoint is HDF5, whatever it is called; Keras 3 takes .weights.h5 for another layout.
+ */
+static int check_name(const struct mgpu_options *o)
+{
+    const char *path = o->checkpoint;
+    if (o->weights_only)
+        return mgpu_prefix(mgpu_check_save_name(path), "--checkpoint");
+    if ((ends_with(path, ".h5") || ends_with(path, ".hdf5")) && !ends_with(path, ".weights.h5"))
+        return 0;
+    return mgpu_fail(MGPU_EUSAGE,
+                     "--checkpoint %s: a checkpoint to resume from is HDF5: name it .h5, or give "
+                     "--weights-only",
+                     path);
+}
+
+static int settle_checkpoint(struct mgpu_trainer *t)
+{
+    const struct mgpu_options *o = &t->options;
+    struct mgpu_model_checkpoint_options c = {.path = o->checkpoint,
+                                              .monitor = o->monitor,
+                                              .mode = o->mode,
+                                              .save_best = o->save_best,
+                                              .weights_only = o->weights_only,
+                                              .period = o->period,
+                                              .keep = o->keep};
+    if (!o->checkpoint &&
+        (o->monitor || o->mode || o->save_best || o->weights_only || o->period || o->keep))
+        return mgpu_fail(MGPU_EUSAGE,
+                         "--monitor, --mode, --save-best, --weights-only, --period and "
+                         "--keep belong to --checkpoint");
+    if (!o->checkpoint)
+        return 0;
+    MGPU_TRY(check_name(o));
+    t->epochs.checkpoint = MGPU_NEW(t->arena, struct mgpu_model_checkpoint);
+    MGPU_TRY(mgpu_model_checkpoint_init(t->epochs.checkpoint, &c, &t->epochs.logs, t->arena));
+    return mgpu_prefix(mgpu_check_target(o->checkpoint), "--checkpoint");
+}
+
+int mgpu_settle_epochs(struct mgpu_trainer *t)
+{
+    const struct mgpu_options *o = &t->options;
+    struct mgpu_epochs *e = &t->epochs;
+    e->lr_scale = 1;
+    name_logs(t);
+    if (o->early_stop) {
+        e->stop = MGPU_NEW(t->arena, struct mgpu_early_stopping);
+        MGPU_TRY(mgpu_early_stopping_parse(e->stop, o->early_stop, &e->logs, t->arena));
+    }
+    if (o->reduce_lr) {
+        e->reduce = MGPU_NEW(t->arena, struct mgpu_reduce_lr);
+        MGPU_TRY(mgpu_reduce_lr_parse(e->reduce, o->reduce_lr, &e->logs, t->arena));
+    }
+    if (o->log_csv)
+        MGPU_TRY(mgpu_prefix(mgpu_check_target(o->log_csv), "--log-csv"));
+    return settle_checkpoint(t);
+}
+
+int mgpu_open_logs(struct mgpu_trainer *t)
+{
+    static const char *const runs[] = {"train", "validation"};
+    const struct mgpu_options *o = &t->options;
+    struct mgpu_epochs *e = &t->epochs;
+    if (e->logs_open)
+        return 0;
+    e->logs_open = true;
+    if (o->log_csv)
+        MGPU_TRY(mgpu_prefix(
+            mgpu_csv_log_open(&e->csv, o->log_csv, &e->logs, o->resume != NULL, t->epoch),
+            "--log-csv"));
+    for (int i = 0; o->tensorboard && i < 1 + t->val.open; i++)
+        MGPU_TRY(mgpu_prefix(mgpu_event_file_open(&e->events[i], o->tensorboard, runs[i], t->epoch),
+                             "--tensorboard"));
+    return 0;
+}
+
+void mgpu_epochs_free(struct mgpu_trainer *t)
+{
+    mgpu_csv_log_close(t->epochs.csv);
+    for (int i = 0; i < 2; i++)
+        mgpu_event_file_close(t->epochs.events[i]);
+}
+
+/* ---- An epoch's end -------------------------------------------------------------------------- */
+
+static double learning_rate(const struct mgpu_trainer *t)
+{
+    return t->optimizer.attrs.lr * t->epochs.lr_scale * mgpu_schedule_factor(&t->schedule, t->step);
+}
+
+static int take_numbers(struct mgpu_trainer *t)
+{
+    struct mgpu_epochs *e = &t->epochs;
+    const struct mgpu_number *numbers;
+    int n = mgpu_epoch_numbers(t, &numbers);
+    for (int i = 0; i < n; i++)
+        e->logs.value[i] = numbers[i].value;
+    if (t->val.open) {
+        MGPU_TRY(mgpu_evaluate(t, &numbers));
+        for (int i = 0; i < n; i++)
+            e->logs.value[n + i] = numbers[i].value;
+    }
+    e->logs.value[e->logs.count - 1] = learning_rate(t);
+    for (int i = 0; i < e->logs.count - 1; i++)
+        e->number[i] = (struct mgpu_number){.name = e->logs.name[i], .value = e->logs.value[i]};
+    return 0;
+}
+
+/* Keras's tags: epoch_loss for training and validation alike, in a folder for each. */
+static int write_events(struct mgpu_trainer *t, int64_t epoch)
+{
+    struct mgpu_epochs *e = &t->epochs;
+    char tag[1024];
+    for (int i = 0; i < e->logs.count && e->events[0]; i++) {
+        bool validation = i >= e->training && i < e->logs.count - 1;
+        const char *name = e->logs.name[i - (validation ? e->training : 0)];
+        snprintf(tag, sizeof tag, "epoch_%s", name);
+        MGPU_TRY(mgpu_event_file_scalar(e->events[validation], tag, epoch, e->logs.value[i]));
+    }
+    return 0;
+}
+
+static int write_logs(struct mgpu_trainer *t, int64_t epoch)
+{
+    if (t->epochs.csv)
+        MGPU_TRY(mgpu_csv_log_epoch(t->epochs.csv, epoch, &t->epochs.logs));
+    return write_events(t, epoch);
+}
+
+static void steer(struct mgpu_trainer *t, int64_t epoch, struct mgpu_epoch_result *result)
+{
+    struct mgpu_epochs *e = &t->epochs;
+    double lr = t->optimizer.attrs.lr, now = lr * e->lr_scale;
+    if (e->stop)
+        e->stopped = mgpu_early_stopping_epoch(e->stop, epoch, &e->logs);
+    result->stops = e->stopped;
+    if (!e->reduce)
+        return;
+    double next = mgpu_reduce_lr_epoch(e->reduce, &e->logs, now);
+    if (next == now)
+        return;
+    e->lr_scale = next / lr;
+    result->lr = next;
+}
+
+static int save(void *context, const char *path, bool weights_only)
+{
+    struct mgpu_trainer *t = context;
+    return weights_only ? mgpu_save(t, path) : mgpu_save_checkpoint(t, path);
+}
+
+int mgpu_epoch_end(struct mgpu_trainer *t, struct mgpu_epoch_result *result)
+{
+    struct mgpu_epochs *e = &t->epochs;
+    bool whole = t->batch_in_epoch == 0;
+    int64_t epoch = t->epoch - whole;
+    *result = (struct mgpu_epoch_result){.numbers = e->number, .count = e->logs.count - 1};
+    MGPU_TRY(take_numbers(t));
+    MGPU_TRY(write_logs(t, epoch));
+    if (!whole)
+        return 0;
+    steer(t, epoch, result);
+    if (!e->checkpoint)
+        return 0;
+    struct mgpu_save_sink sink = {.save = save, .context = t};
+    return mgpu_model_checkpoint_epoch(e->checkpoint, epoch, &e->logs, &sink, &result->saved,
+                                       &result->removed);
+}
+
+int mgpu_stop_checkpoint(struct mgpu_trainer *t, const char **path)
+{
+    struct mgpu_epochs *e = &t->epochs;
+    *path = NULL;
+    if (!e->checkpoint || t->step == 0)
+        return 0;
+    if (!e->full || e->full_step != t->step)
+        MGPU_TRY(mgpu_save_checkpoint(t, mgpu_model_checkpoint_step(e->checkpoint, t->step)));
+    *path = e->full;
+    return 0;
+}

@@ -1,0 +1,349 @@
+/* Full checkpoints: a run into a file, and a run that goes on from one. */
+#include "runtime/base/status.h"
+#include "runtime/facade/facade.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- What is kept besides arrays ------------------------------------------------------------- */
+
+/* One line for a list of options. */
+static const char *joined(struct mgpu_arena *arena, const char *const *list)
+{
+    const char *text = "";
+    for (int i = 0; list && list[i]; i++)
+        text = mgpu_arena_format(arena, "%s%s%s", text, i ? " " : "", list[i]);
+    return text;
+}
+
+static const char *text_of(struct mgpu_arena *arena, double number)
+{
+    return mgpu_arena_format(arena, "%.17g", number);
+}
+
+/* Settings that change the numbers. They may change at a resume, but not without a word. */
+static int record_settings(struct mgpu_trainer *t, struct mgpu_record *r)
+{
+    const struct mgpu_options *o = &t->options;
+    const struct {
+        const char *option, *text;
+    } settings[] = {
+        {"loss", joined(r->arena, o->loss)},
+        {"optimizer", o->optimizer},
+        {"group", joined(r->arena, o->group)},
+        {"lr-schedule", o->lr_schedule ? o->lr_schedule : ""},
+        {"lr-schedule.steps", o->lr_schedule ? text_of(r->arena, (double)t->total_steps) : ""},
+        {"warmup", text_of(r->arena, o->warmup)},
+        {"clip-norm", text_of(r->arena, o->clip_norm)},
+        {"clip-value", text_of(r->arena, o->clip_value)},
+        {"dropout", joined(r->arena, o->dropout)},
+        {"batch-norm", o->batch_norm ? o->batch_norm : ""},
+        {"accumulate", text_of(r->arena, t->pieces)},
+        {"sample-weight", o->sample_weight ? o->sample_weight : ""},
+    };
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        const char *text = settings[i].text;
+        MGPU_TRY(mgpu_record_text(r, settings[i].option, &text));
+        if (strcmp(text, settings[i].text) != 0)
+            mgpu_note("--%s is '%s' now; in the run before it was '%s'", settings[i].option,
+                      settings[i].text, text);
+    }
+    return 0;
+}
+
+static int record_optimizer(struct mgpu_trainer *t, struct mgpu_record *r)
+{
+    const struct mgpu_update_attrs *a = &t->optimizer.attrs;
+    int64_t kind = a->kind, style = a->style;
+    const char *text = t->options.optimizer;
+    MGPU_TRY(mgpu_record_int(r, "optimizer.kind", &kind));
+    MGPU_TRY(mgpu_record_int(r, "optimizer.style", &style));
+    MGPU_TRY(mgpu_record_real(r, "optimizer.lr_scale", &t->epochs.lr_scale));
+    if (kind == a->kind && style == a->style)
+        return 0;
+    mgpu_record_text(r, "optimizer", &text);
+    return mgpu_fail(MGPU_EINVALID, "it is of another optimizer: --optimizer %s, not %s", text,
+                     t->options.optimizer);
+}
+
+/* The order of samples is a function of these numbers and of the seed (batches.h). */
+static int record_data(struct mgpu_trainer *t, struct mgpu_record *r)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } facts[] = {
+        {"samples", t->samples},
+        {"batch", t->batch},
+        {"steps_per_epoch", mgpu_steps_per_epoch(t)},
+        {"shuffle", t->train.batches.order.shuffle},
+    };
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
+        int64_t before = facts[i].value;
+        MGPU_TRY(mgpu_record_int(r, facts[i].name, &before));
+        if (before == facts[i].value)
+            continue;
+        if (t->batch_in_epoch)
+            return mgpu_fail(MGPU_EINVALID,
+                             "it stands within an epoch of other data: %s: %lld there, %lld now",
+                             facts[i].name, (long long)before, (long long)facts[i].value);
+        mgpu_note("%s: %lld now; in the run before %lld", facts[i].name, (long long)facts[i].value,
+                  (long long)before);
+    }
+    return 0;
+}
+
+static int record_position(struct mgpu_trainer *t, struct mgpu_record *r)
+{
+    MGPU_TRY(mgpu_record_int(r, "step", &t->step));
+    MGPU_TRY(mgpu_record_int(r, "epoch", &t->epoch));
+    MGPU_TRY(mgpu_record_int(r, "batch_in_epoch", &t->batch_in_epoch));
+    MGPU_TRY(record_data(t, r));
+    if (t->step < 0 || t->epoch < 0 || t->batch_in_epoch < 0 ||
+        t->batch_in_epoch >= mgpu_steps_per_epoch(t))
+        return mgpu_fail(MGPU_EINVALID, "step %lld, epoch %lld, batch %lld: there is no such place",
+                         (long long)t->step, (long long)t->epoch, (long long)t->batch_in_epoch);
+    return 0;
+}
+
+static int record_sum(struct mgpu_record *r, const char *kind, int i, double *value)
+{
+    char name[64];
+    snprintf(name, sizeof name, "sums.%s.%d", kind, i);
+    return mgpu_record_real(r, name, value);
+}
+
+/* The means of an epoch that has begun. */
+static int record_totals(struct mgpu_trainer *t, struct mgpu_record *r)
+{
+    const char *names = "";
+    for (int i = 0; i < t->epochs.training; i++)
+        names = mgpu_arena_format(r->arena, "%s %s", names, t->epochs.logs.name[i]);
+    const char *before = names;
+    MGPU_TRY(mgpu_record_text(r, "sums", &before));
+    if (strcmp(names, before) != 0) {
+        mgpu_note("the numbers of this epoch are those of its rest: in the run before they were%s",
+                  before);
+        return 0;
+    }
+    MGPU_TRY(mgpu_record_int(r, "sums.samples", &t->totals.samples));
+    for (int i = 0; i < t->losses; i++) {
+        MGPU_TRY(record_sum(r, "loss", i, &t->totals.loss[i]));
+        MGPU_TRY(record_sum(r, "count", i, &t->totals.count[i]));
+    }
+    for (int i = 0; i < t->metrics; i++) {
+        MGPU_TRY(record_sum(r, "metric", i, &t->totals.metric_sum[i]));
+        MGPU_TRY(record_sum(r, "metric_count", i, &t->totals.metric_count[i]));
+    }
+    return 0;
+}
+
+static int record_callbacks(struct mgpu_trainer *t, struct mgpu_record *r)
+{
+    struct mgpu_epochs *e = &t->epochs;
+    if (e->stop)
+        MGPU_TRY(mgpu_early_stopping_record(e->stop, r));
+    if (e->reduce)
+        MGPU_TRY(mgpu_reduce_lr_record(e->reduce, r));
+    return e->checkpoint ? mgpu_model_checkpoint_record(e->checkpoint, r) : 0;
+}
+
+/* What the other numbers are counted from. */
+static int record_start(struct mgpu_trainer *t, struct mgpu_record *r)
+{
+    MGPU_TRY(mgpu_record_int(r, "seed", &t->options.seed));
+    return mgpu_record_int(r, "initial_epoch", &t->options.initial_epoch);
+}
+
+static int record_run(struct mgpu_trainer *t, struct mgpu_record *r)
+{
+    MGPU_TRY(record_start(t, r));
+    MGPU_TRY(record_optimizer(t, r));
+    MGPU_TRY(record_settings(t, r));
+    MGPU_TRY(record_position(t, r));
+    if (t->batch_in_epoch)
+        MGPU_TRY(record_totals(t, r));
+    return record_callbacks(t, r);
+}
+
+/* ---- Into a file ----------------------------------------------------------------------------- */
+
+/* Every weight, under the names of its holders. */
+static int take_weights(const struct mgpu_trainer *t, struct mgpu_run_state *c)
+{
+    for (int i = 0; i < t->weights->count; i++)
+        for (int h = 0; h < t->weights->weight[i].holders; h++) {
+            c->weight = mgpu_grow(c->weight, (size_t)c->weights, sizeof *c->weight);
+            struct mgpu_named_array *a = &c->weight[c->weights++];
+            *a = (struct mgpu_named_array){.name = mgpu_xstrdup(mgpu_holder_name(t, i, h))};
+            MGPU_TRY(mgpu_holder_array(&a->array, t, i, h));
+        }
+    return 0;
+}
+
+/* Each state once, whichever rank has it. */
+static int take_states(const struct mgpu_trainer *t, struct mgpu_run_state *c)
+{
+    for (int r = 0; r < mgpu_team_size(t->team); r++)
+        for (int i = 0; i < t->store[r]->count; i++) {
+            const struct mgpu_stored *e = &t->store[r]->entry[i];
+            int first;
+            if (e->role != MGPU_STATE || (mgpu_find_stored(t, e->name, &first), first != r))
+                continue;
+            c->state = mgpu_grow(c->state, (size_t)c->states, sizeof *c->state);
+            struct mgpu_named_array *a = &c->state[c->states++];
+            *a = (struct mgpu_named_array){.name = mgpu_xstrdup(e->name)};
+            MGPU_TRY(mgpu_stored_read(&a->array, t, r, e));
+        }
+    return 0;
+}
+
+static int take_all(struct mgpu_trainer *t, struct mgpu_run_state *c)
+{
+    MGPU_TRY(mgpu_check_finite(t));
+    MGPU_TRY(take_weights(t, c));
+    MGPU_TRY(take_states(t, c));
+    return record_run(t, &c->record);
+}
+
+int mgpu_save_checkpoint(struct mgpu_trainer *t, const char *path)
+{
+    struct mgpu_run_state c;
+    mgpu_run_state_init(&c);
+    int rc = mgpu_prefix(take_all(t, &c), "%s", path);
+    if (rc == 0)
+        rc = mgpu_run_state_write(&c, path);
+    mgpu_run_state_free(&c);
+    if (rc == 0) {
+        t->epochs.full = mgpu_arena_string(t->arena, path);
+        t->epochs.full_step = t->step;
+    }
+    return rc;
+}
+
+/* ---- Out of a file --------------------------------------------------------------------------- */
+
+static const struct mgpu_array *find(const struct mgpu_named_array *arrays, int count,
+                                     const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (!strcmp(arrays[i].name, name))
+            return &arrays[i].array;
+    return NULL;
+}
+
+static bool same_shape(const struct mgpu_array *a, int rank, const int64_t *dims)
+{
+    return a->rank == rank && !memcmp(a->dims, dims, sizeof *dims * (size_t)rank);
+}
+
+static int check_holder(const struct mgpu_trainer *t, int weight, int holder)
+{
+    char there[MGPU_SHAPE_TEXT], here[MGPU_SHAPE_TEXT];
+    const struct mgpu_run_state *c = &t->resume;
+    const struct mgpu_holder *h = &t->weights->weight[weight].holder[holder];
+    const struct mgpu_array *own = &t->model->initializer[h->initializer].array;
+    const char *name = mgpu_holder_name(t, weight, holder);
+    const struct mgpu_array *a = find(c->weight, c->weights, name);
+    if (!a)
+        return mgpu_fail(MGPU_EINVALID, "it is of another model: it has no '%s'", name);
+    if (same_shape(a, own->rank, own->dims))
+        return 0;
+    return mgpu_fail(MGPU_EINVALID, "it is of another model: '%s' is %s there and %s in %s", name,
+                     mgpu_shape_text(there, a->rank, a->dims),
+                     mgpu_shape_text(here, own->rank, own->dims), t->path);
+}
+
+/* A weight of the file that the model has not. */
+static int name_extra(const struct mgpu_trainer *t)
+{
+    for (int k = 0; k < t->resume.weights; k++) {
+        bool known = false;
+        for (int i = 0; i < t->weights->count; i++)
+            for (int h = 0; h < t->weights->weight[i].holders; h++)
+                known = known || !strcmp(t->resume.weight[k].name, mgpu_holder_name(t, i, h));
+        if (!known)
+            return mgpu_fail(MGPU_EINVALID, "it is of another model: %s has no '%s'", t->path,
+                             t->resume.weight[k].name);
+    }
+    return 0;
+}
+
+static int check_model(const struct mgpu_trainer *t)
+{
+    int count = 0;
+    for (int i = 0; i < t->weights->count; i++)
+        for (int h = 0; h < t->weights->weight[i].holders; h++, count++)
+            MGPU_TRY(check_holder(t, i, h));
+    return count == t->resume.weights ? 0 : name_extra(t);
+}
+
+int mgpu_resume_read(struct mgpu_trainer *t)
+{
+    const char *path = t->options.resume;
+    int64_t asked = t->options.seed;
+    if (t->options.initial_epoch)
+        return mgpu_fail(MGPU_EUSAGE, "--initial-epoch: --resume knows which epoch comes next");
+    mgpu_run_state_init(&t->resume);
+    MGPU_TRY(mgpu_prefix(mgpu_run_state_read(&t->resume, path), "--resume"));
+    MGPU_TRY(mgpu_prefix(check_model(t), "--resume %s", path));
+    MGPU_TRY(mgpu_prefix(record_start(t, &t->resume.record), "--resume %s", path));
+    if (asked && asked != t->options.seed)
+        mgpu_note("--seed %lld: the seed stays %lld, that of %s", (long long)asked,
+                  (long long)t->options.seed, path);
+    return 0;
+}
+
+static int restore_entry(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
+{
+    char there[MGPU_SHAPE_TEXT], here[MGPU_SHAPE_TEXT];
+    const struct mgpu_run_state *c = &t->resume;
+    const struct mgpu_array *a = NULL;
+    if (e->role == MGPU_STATE)
+        a = find(c->state, c->states, e->name);
+    for (int i = 0; e->role != MGPU_STATE && !a && i < t->weights->count; i++)
+        if (!strcmp(t->weights->weight[i].name, e->name))
+            a = find(c->weight, c->weights, mgpu_holder_name(t, i, 0));
+    if (!a)
+        return mgpu_fail(MGPU_EINVALID, "it has no '%s': its run did not train that weight so",
+                         e->name);
+    if (a->type != e->type || !same_shape(a, e->rank, e->dims))
+        return mgpu_fail(MGPU_EINVALID, "'%s' is %s %s there and %s %s now", e->name,
+                         mgpu_dtype_name(a->type), mgpu_shape_text(there, a->rank, a->dims),
+                         mgpu_dtype_name(e->type), mgpu_shape_text(here, e->rank, e->dims));
+    mgpu_stored_write(t, rank, e, a);
+    return 0;
+}
+
+/* A state of the file that no rank has. */
+static int check_states(const struct mgpu_trainer *t)
+{
+    int rank;
+    for (int i = 0; i < t->resume.states; i++)
+        if (!mgpu_find_stored(t, t->resume.state[i].name, &rank))
+            return mgpu_fail(MGPU_EINVALID, "it has '%s': this run does not train that weight so",
+                             t->resume.state[i].name);
+    return 0;
+}
+
+static int restore_all(struct mgpu_trainer *t)
+{
+    MGPU_TRY(record_run(t, &t->resume.record));
+    MGPU_TRY(check_states(t));
+    for (int r = 0; r < mgpu_team_size(t->team); r++)
+        for (int i = 0; i < t->store[r]->count; i++)
+            MGPU_TRY(restore_entry(t, r, &t->store[r]->entry[i]));
+    if (t->batch_in_epoch)
+        mgpu_batches_epoch(&t->train.batches, t->epoch);
+    return 0;
+}
+
+int mgpu_resume_restore(struct mgpu_trainer *t)
+{
+    MGPU_TRY(mgpu_prefix(restore_all(t), "--resume %s", t->options.resume));
+    mgpu_run_state_free(&t->resume);
+    t->epochs.full = t->options.resume;
+    t->epochs.full_step = t->step;
+    t->epochs.stopped = t->epochs.stop && mgpu_early_stopping_stopped(t->epochs.stop);
+    return 0;
+}

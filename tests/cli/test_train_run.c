@@ -1,0 +1,229 @@
+/* mgpu-train as a person runs it: killed and resumed until it is done, interrupted, on a full disk.
+ */
+#include "tests/onnx_build.h"
+#include "tests/support/make_onnx.h"
+#include "tests/support/write_npy.h"
+#include "tests/test.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+enum { SAMPLES = 24, WORDS = 40 };
+
+static char tool[4096];
+
+/* What all runs here have in common. */
+static const char *const common[] = {
+    "m.onnx",    "--data", "x=x.npy", "--data",      "label=label.npy",
+    "--loss",    "mse",    "--batch", "5",           "--val-split",
+    "0.25",      "--seed", "3",       "--optimizer", "adam,lr=0.01",
+    "--devices", "cpu:0",  NULL};
+
+static void make_files(void)
+{
+    float x[SAMPLES * 4], label[SAMPLES * 3];
+    for (int i = 0; i < SAMPLES * 4; i++)
+        x[i] = (float)(i * 37 % 19) / 10 - 1;
+    for (int i = 0; i < SAMPLES * 3; i++)
+        label[i] = (float)(i * 23 % 17) / 10 - 1;
+    make_onnx_file(build_path("m.onnx"), "input x float N 4\n"
+                                         "init w float 4 64 = normal 0.3\n"
+                                         "init v float 64 3 = normal 0.3\n"
+                                         "ratio = Constant() value_float=0.2\n"
+                                         "yes = Constant() value_int=1\n"
+                                         "train = Cast(yes) to=9\n"
+                                         "h = MatMul(x, w)\n"
+                                         "r = Relu(h)\n"
+                                         "d = Dropout(r, ratio, train)\n"
+                                         "y = MatMul(d, v)\n"
+                                         "output y float N 3\n");
+    write_npy_data(build_path("x.npy"), MGPU_FLOAT, 2, (int64_t[]){SAMPLES, 4}, x);
+    write_npy_data(build_path("label.npy"), MGPU_FLOAT, 2, (int64_t[]){SAMPLES, 3}, label);
+}
+
+/* Starts the tool in the test's folder, with `more` behind what is common; its stderr goes to a
+ * file called err. */
+static pid_t start(const char *const *more)
+{
+    const char *argv[WORDS] = {tool};
+    int n = 1;
+    for (int i = 0; common[i]; i++)
+        argv[n++] = common[i];
+    for (int i = 0; more[i]; i++)
+        argv[n++] = more[i];
+    build_bytes(build_path("err"), "", 0);
+    pid_t pid = fork();
+    if (pid)
+        return pid;
+    if (chdir(build_folder) < 0)
+        _exit(3);
+    int out = open("out", O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    int err = open("err", O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    dup2(out, 1);
+    dup2(err, 2);
+    execv(tool, (char *const *)argv);
+    _exit(3);
+}
+
+/* Its exit status; -1 where a signal ended it. */
+static int finish(pid_t pid)
+{
+    int status;
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static const char *taken(const char *name)
+{
+    static char text[1 << 16];
+    size_t size;
+    char *bytes = (char *)build_load(build_path(name), &size);
+    snprintf(text, sizeof text, "%.*s", (int)size, bytes);
+    free(bytes);
+    return text;
+}
+
+#define RUN(...) finish(start((const char *const[]){__VA_ARGS__, NULL}))
+#define CHECK_RUN(...)                                                                             \
+    do {                                                                                           \
+        int status_ = RUN(__VA_ARGS__);                                                            \
+        CHECK_(status_ == 0, "exit %d: %s", status_, taken("err"));                                \
+    } while (0)
+#define CHECK_STOPS(status, part, ...)                                                             \
+    do {                                                                                           \
+        int status_ = RUN(__VA_ARGS__);                                                            \
+        CHECK_(status_ == (status) && strstr(taken("err"), part), "exit %d: %s", status_,          \
+               taken("err"));                                                                      \
+    } while (0)
+
+static bool same_bytes(const char *a, const char *b)
+{
+    size_t n, m;
+    uint8_t *x = build_load(build_path(a), &n), *y = build_load(build_path(b), &m);
+    bool same = n == m && !memcmp(x, y, n);
+    free(x);
+    free(y);
+    return same;
+}
+
+static bool exists(const char *name)
+{
+    return access(build_path(name), F_OK) == 0;
+}
+
+/* ---- Goes on --------------------------------------------------------------------------------- */
+
+#define EPOCHS "40"
+
+/* Killed at random moments and resumed, a run ends as one that was left alone. */
+static void test_killed(void)
+{
+    unsigned random = 5;
+    int kills = 0, status = -1;
+    CHECK_RUN("--epochs", EPOCHS, "--save", "whole.onnx", "--log-csv", "whole.csv");
+    for (int i = 0; status < 0 && i < 60; i++) {
+        bool resume = exists("run.h5");
+        pid_t pid = start((const char *const[]){"--epochs", EPOCHS, "--checkpoint", "run.h5",
+                                                "--save", "parts.onnx", "--log-csv", "parts.csv",
+                                                resume ? "--resume" : NULL, "run.h5", NULL});
+        random = random * 1664525u + 1013904223u;
+        if (i < 20) {
+            usleep(20000 + (random >> 8) % 200000);
+            kill(pid, SIGKILL);
+        }
+        status = finish(pid);
+        kills += status < 0;
+    }
+    CHECK_(status == 0, "exit %d: %s", status, taken("err"));
+    CHECK(same_bytes("whole.onnx", "parts.onnx"));
+    CHECK(same_bytes("whole.csv", "parts.csv"));
+    printf("%d kills\n", kills);
+}
+
+/* Ctrl-C finishes the step, saves, and says how to go on. */
+static void test_interrupted(void)
+{
+    pid_t pid = start((const char *const[]){"--epochs", "1000000", "--checkpoint", "i-{epoch}.h5",
+                                            "--period", "1000", "--save", "i.onnx", NULL});
+    char file[64], want[128], steps[32];
+    long long step = 0;
+    for (int i = 0; i < 6000 && !strstr(taken("err"), "epoch 2/"); i++)
+        usleep(10000);
+    kill(pid, SIGINT);
+    CHECK(finish(pid) == 1);
+    const char *text = taken("err"), *at = strstr(text, "interrupted after step ");
+    CHECK_(at && sscanf(at, "interrupted after step %lld of ", &step) == 1, "%s", text);
+    at = strstr(text, "to go on: ");
+    const char *name = at ? strstr(at, " --resume 'i-") : NULL;
+    CHECK_(name && sscanf(name, " --resume '%63[^']'", file) == 1 && exists(file), "%s", text);
+    CHECK(exists("i.onnx"));
+    snprintf(steps, sizeof steps, "%lld", step + 3);
+    CHECK_RUN("--steps", steps, "--resume", file, "--save", "parts.onnx");
+    snprintf(want, sizeof want, "%s: goes on after step %lld of %s\n", file, step, steps);
+    CHECK_(strstr(taken("err"), want), "%s", taken("err"));
+    CHECK_RUN("--steps", steps, "--save", "whole.onnx");
+    CHECK(same_bytes("whole.onnx", "parts.onnx"));
+}
+
+/* ---- Fails ----------------------------------------------------------------------------------- */
+
+static void test_full_disk(void)
+{
+    struct rlimit old, small = {2048, 0};
+    CHECK_RUN("--epochs", "1", "--checkpoint", "full.h5", "--save", "full.onnx");
+    size_t size;
+    uint8_t *bytes = build_load(build_path("full.h5"), &size);
+    build_bytes(build_path("before.h5"), bytes, size);
+    free(bytes);
+    getrlimit(RLIMIT_FSIZE, &old);
+    small.rlim_max = old.rlim_max;
+    setrlimit(RLIMIT_FSIZE, &small);
+    pid_t pid = start((const char *const[]){"--epochs", "3", "--checkpoint", "full.h5", NULL});
+    setrlimit(RLIMIT_FSIZE, &old);
+    CHECK(finish(pid) == 1);
+    CHECK_(strstr(taken("err"), "mgpu-train: full.h5: cannot write: File too large\n"), "%s",
+           taken("err"));
+    CHECK(same_bytes("full.h5", "before.h5"));
+}
+
+static void test_usage(void)
+{
+    CHECK_STOPS(2, "belong to --checkpoint", "--save-best");
+    CHECK_STOPS(2, "name it .h5, or give --weights-only", "--checkpoint", "w.onnx");
+    CHECK_STOPS(2, "field '{epohc}'", "--checkpoint", "w-{epohc}.h5");
+    CHECK_STOPS(2, "unknown monitor 'val_lose'", "--checkpoint", "w.h5", "--monitor", "val_lose");
+    CHECK_STOPS(1, "no/w.h5: cannot write: No such file", "--checkpoint", "no/w.h5");
+    CHECK_STOPS(1, "no/l.csv: cannot write: No such file", "--log-csv", "no/l.csv");
+    CHECK_STOPS(2, "leaves nothing to do", "--initial-epoch", "3", "--epochs", "3");
+    CHECK_STOPS(1, "nothing.h5: not a readable HDF5 file", "--resume", "nothing.h5");
+}
+
+/* The list of saved files has each once, and none that --keep let go. */
+static void test_saved_list(void)
+{
+    CHECK_RUN("--epochs", "4", "--checkpoint", "k-{epoch}.onnx", "--weights-only", "--keep", "2",
+              "--json");
+    CHECK_(strstr(taken("out"), "\"saved\":[\"k-3.onnx\",\"k-4.onnx\"]"), "%s", taken("out"));
+    CHECK(!exists("k-2.onnx") && exists("k-3.onnx"));
+    CHECK_RUN("--epochs", "3", "--checkpoint", "one.h5", "--json");
+    CHECK_(strstr(taken("out"), "\"saved\":[\"one.h5\"]"), "%s", taken("out"));
+}
+
+int main(void)
+{
+    const char *build = getenv("MGPU_BUILD") ? getenv("MGPU_BUILD") : "build";
+    char *path = realpath(build, NULL);
+    snprintf(tool, sizeof tool, "%s/mgpu-train", path ? path : build);
+    free(path);
+    build_begin();
+    make_files();
+    test_killed();
+    test_interrupted();
+    test_full_disk();
+    test_usage();
+    test_saved_list();
+    build_end();
+    return test_end();
+}

@@ -64,6 +64,7 @@ struct mgpu_options {
     const char *resume; /* a checkpoint */
     const char *early_stop, *reduce_lr;
     const char *log_csv, *tensorboard; /* file, folder */
+    bool skip_nonfinite; /* a step that is not finite changes nothing and stops nothing */
     bool as_exported;
     bool profile; /* mgpu_trainer_profile will be called */
     /* without training: nothing is needed but inputs */
@@ -91,6 +92,7 @@ struct mgpu_step_result {
     int64_t samples;
     double loss;
     bool epoch_ends; /* the last step of its epoch */
+    bool skipped;    /* its loss or gradient was not finite: it changed nothing (skip_nonfinite) */
 };
 
 /* One update. 1: done; 0: nothing left (epochs or steps are reached); < 0: an error, after which

@@ -120,6 +120,8 @@ const struct mgpu_arg mgpu_train_table[] = {
      .offset = FIELD(save),
      .value = "FILE",
      .help = "write the trained model (.onnx) or its weights (.h5); repeat"},
+    FLAG("skip-nonfinite", skip_nonfinite,
+         "a step whose loss or gradient is not finite changes nothing, and does not stop the run"),
     FLAG("as-exported", as_exported, "keep training-form nodes in the saved model"),
     TEXT("checkpoint", checkpoint, "TEMPLATE",
          "a file an epoch to resume from: w-{epoch:02d}-{val_loss:.2f}.h5"),

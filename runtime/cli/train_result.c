@@ -10,6 +10,7 @@ void mgpu_result_step(struct mgpu_train_result *r, const struct mgpu_step_result
 {
     r->steps = step->step;
     r->samples += step->samples;
+    r->skipped += step->skipped;
     r->loss = mgpu_grow(r->loss, (size_t)r->loss_count, sizeof *r->loss);
     r->loss[r->loss_count++] = step->loss;
 }

@@ -5,7 +5,7 @@
 #include "runtime/mgpu.h"
 
 struct mgpu_train_result {
-    int64_t steps, samples;
+    int64_t steps, samples, skipped;
     int64_t loss_count;
     double *loss; /* by step */
     int metrics;

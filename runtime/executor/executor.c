@@ -61,6 +61,10 @@ static bool finite_outputs(const struct mgpu_instruction *in)
 static int name_first(struct mgpu_program *p, const struct mgpu_execution *run, const char *what)
 {
     char text[MGPU_VALUE_TEXT];
+    if (run->not_finite) {
+        *run->not_finite = true;
+        return 0;
+    }
     for (int k = 0; k < p->instructions; k++) {
         struct mgpu_instruction *in = &p->instruction[k];
         if (in->node->origin.role == MGPU_UPDATE)
@@ -84,7 +88,7 @@ static int check_before_update(struct mgpu_program *p, void *const buffer[MGPU_B
 {
     for (int i = 0; i < p->results && !run->idle; i++) {
         const struct mgpu_port *r = &p->result[i];
-        if (!strncmp(r->name, "loss", 4) && r->rank == 0 &&
+        if (r->index < run->losses &&
             !all_finite((char *)buffer[MGPU_BUFFER_RESULTS] + r->offset, r->type, 1))
             return name_first(p, run, "the loss");
     }

@@ -8,14 +8,17 @@ struct mgpu_execution {
     bool last_piece;      /* run what only the last piece of a batch runs */
     bool idle;            /* this rank has no samples in this piece */
     bool contributes;     /* this rank's stored gradients hold something */
-    bool check_gradients; /* stop before the update when a gradient is not finite */
+    int losses;           /* the first so many results of the whole graph must be finite */
+    bool check_gradients; /* gradients too */
+    bool *not_finite;     /* NULL: what is not finite stops before the update; else it is noted here
+                           * and the update is done */
     const double *scalars;
     double *times; /* NULL, or seconds by instruction are added up here: of computing; of
                     * communication, what this rank waited for it */
 };
 
 /* Runs the list once. Comes back when everything is done, communication too. Errors name the node.
- * A non-finite result called "loss..." or a non-finite gradient stops before the first update and
+ * A loss or gradient that is not finite stops before the first update and
  * names the first node with a value that is not finite. `comm`: the rank's communicators, by group
  * (mgpu_plan_world). */
 int mgpu_execute(struct mgpu_program *program, struct mgpu_comm *const *comm,

@@ -11,6 +11,7 @@ struct job {
     struct mgpu_trainer *t;
     const struct mgpu_batch_run *run;
     int pieces;
+    bool not_finite[MGPU_MAX_RANKS];
     double scalars[MGPU_SCALARS];
 };
 
@@ -86,7 +87,10 @@ static int run_piece(struct job *job, struct mgpu_rank *rank, int piece, bool *c
     struct mgpu_execution r = {.last_piece = piece == job->pieces - 1,
                                .idle = count == 0,
                                .contributes = t->pieces > 1 || *contributes,
+                               .losses = run->mode == MGPU_MODE_PREDICT ? 0 : t->losses,
                                .check_gradients = run->update,
+                               .not_finite =
+                                   t->options.skip_nonfinite ? &job->not_finite[rank->rank] : NULL,
                                .scalars = scalars,
                                .times = t->times ? t->times[rank->rank] : p->seconds};
     MGPU_TRY(mgpu_execute(p, rank->comm, rank->buffer, &r));
@@ -96,10 +100,41 @@ static int run_piece(struct job *job, struct mgpu_rank *rank, int piece, bool *c
     return run->after ? run->after(t, rank, p, piece_first + first, count, run->context) : 0;
 }
 
+/* What a step changes, put aside in case it comes out not finite, and put back (--skip-nonfinite).
+ */
+static const enum mgpu_buffer changed[] = {MGPU_BUFFER_WEIGHTS, MGPU_BUFFER_STATES,
+                                           MGPU_BUFFER_FIXED};
+
+int mgpu_keep_allocate(struct mgpu_trainer *t)
+{
+    for (int r = 0; r < mgpu_team_size(t->team); r++)
+        for (int i = 0; i < MGPU_KEPT; i++)
+            MGPU_TRY(mgpu_alloc(&t->kept[r][i],
+                                (uint64_t)mgpu_team_rank(t->team, r)->bytes[changed[i]],
+                                "a copy of the weights (--skip-nonfinite)"));
+    return 0;
+}
+
+static void keep(struct mgpu_trainer *t, const struct mgpu_rank *rank)
+{
+    for (int i = 0; i < MGPU_KEPT; i++)
+        memcpy(t->kept[rank->rank][i], rank->buffer[changed[i]], (size_t)rank->bytes[changed[i]]);
+}
+
+static int put_back(struct mgpu_rank *rank, void *context)
+{
+    struct mgpu_trainer *t = context;
+    for (int i = 0; i < MGPU_KEPT; i++)
+        memcpy(rank->buffer[changed[i]], t->kept[rank->rank][i], (size_t)rank->bytes[changed[i]]);
+    return 0;
+}
+
 static int run_rank(struct mgpu_rank *rank, void *context)
 {
     struct job *job = context;
     bool contributes = false;
+    if (job->t->options.skip_nonfinite && job->run->update)
+        keep(job->t, rank);
     memset(job->t->result_sums + rank->rank * MGPU_RESULT_SUMS, 0,
            sizeof(double) * MGPU_RESULT_SUMS);
     if (job->t->pieces > 1 && job->run->mode == MGPU_MODE_TRAIN)
@@ -215,8 +250,12 @@ int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, dou
     set_scalars(t, run, counts, job.scalars);
     int rc = mgpu_team_run(t->team, run_rank, &job);
     MGPU_TRY(rc == MGPU_EINVALID ? blame_sample(t, run) : rc);
-    for (int i = 0; i < t->losses && !predicts; i++) {
+    for (int i = 0; i < t->losses && !predicts; i++)
         losses[i] = result(t, i);
+    for (int r = 0; r < mgpu_team_size(t->team) && run->update; r++)
+        if (job.not_finite[r])
+            return mgpu_team_run(t->team, put_back, t) < 0 ? MGPU_EINTERNAL : MGPU_SKIPPED;
+    for (int i = 0; i < t->losses && !predicts; i++) {
         totals->loss[i] += t->loss[i].sum ? losses[i] : losses[i] * counts[i];
         totals->count[i] += t->loss[i].sum ? 1 : counts[i];
     }

@@ -310,6 +310,8 @@ int mgpu_build_programs(struct mgpu_trainer *t, unsigned modes)
         }
     for (int r = 0; r < ranks; r++)
         MGPU_TRY(allocate_rank(t, r));
+    if (t->options.skip_nonfinite && modes & 1u << MGPU_MODE_TRAIN)
+        MGPU_TRY(mgpu_keep_allocate(t));
     if (t->options.profile)
         mgpu_profile_begin(t);
     return mgpu_fill_store(t);

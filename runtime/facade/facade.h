@@ -68,6 +68,8 @@ struct mgpu_epochs {
     int64_t full_step;
 };
 
+enum { MGPU_RESULT_SUMS = 64, MGPU_KEPT = 3 };
+
 struct mgpu_trainer {
     struct mgpu_arena *arena;
     struct mgpu_options options;
@@ -111,6 +113,7 @@ struct mgpu_trainer {
     struct mgpu_compiled *compiled;
     double *result_sums; /* ranks x RESULT_SUMS */
     double **times;      /* by rank: seconds by instruction are added up, or NULL */
+    void *kept[MGPU_MAX_RANKS][MGPU_KEPT]; /* what a step may change, as it was before */
 
     int64_t step, epoch, batch_in_epoch;
     struct mgpu_totals totals;
@@ -119,8 +122,6 @@ struct mgpu_trainer {
     struct mgpu_epochs epochs;
     struct mgpu_run_state resume; /* the contents of --resume, until they are restored */
 };
-
-enum { MGPU_RESULT_SUMS = 64 };
 
 /* ---- settle.c: options into what the parts understand ---- */
 int mgpu_settle_model(struct mgpu_trainer *t);   /* file, model, weights, lower options */
@@ -207,7 +208,10 @@ struct mgpu_batch_run {
     void *context;
 };
 /* Runs it; losses[i] gets the mean of loss i, counts[i] what it counted; metrics are added to
- * `totals`. */
+ * `totals`. MGPU_SKIPPED: the step was not finite, and nothing but losses[] has changed
+ * (--skip-nonfinite). */
+enum { MGPU_SKIPPED = 1 };
+int mgpu_keep_allocate(struct mgpu_trainer *t); /* for that */
 int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, double *losses,
                    double *counts, struct mgpu_totals *totals);
 void mgpu_totals_clear(struct mgpu_totals *totals, int metrics);

@@ -155,6 +155,9 @@ void mgpu_trainer_free(struct mgpu_trainer *t)
     mgpu_free(t->step_row);
     mgpu_free(t->sample_weights);
     free(t->result_sums);
+    for (int r = 0; r < MGPU_MAX_RANKS; r++)
+        for (int i = 0; i < MGPU_KEPT; i++)
+            mgpu_free(t->kept[r][i]);
     free(t->devices);
     mgpu_weights_free(t->weights);
     mgpu_onnx_model_free(t->model);
@@ -186,9 +189,11 @@ int mgpu_step(struct mgpu_trainer *t, struct mgpu_step_result *result)
                                  .count = n,
                                  .index = t->batch_in_epoch,
                                  .update = true};
-    MGPU_TRY(mgpu_prefix(mgpu_run_batch(t, &run, losses, counts, &t->totals), "step %lld",
-                         (long long)t->step + 1));
-    *result = (struct mgpu_step_result){.step = ++t->step, .epoch = t->epoch + 1, .samples = n};
+    int rc = mgpu_prefix(mgpu_run_batch(t, &run, losses, counts, &t->totals), "step %lld",
+                         (long long)t->step + 1);
+    MGPU_TRY(rc);
+    *result = (struct mgpu_step_result){
+        .step = ++t->step, .epoch = t->epoch + 1, .samples = n, .skipped = rc == MGPU_SKIPPED};
     for (int i = 0; i < t->losses; i++)
         result->loss += losses[i];
     if (++t->batch_in_epoch == mgpu_steps_per_epoch(t)) {

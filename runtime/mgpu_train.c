@@ -237,7 +237,8 @@ static int train_and_save(struct mgpu_trainer *t, const struct mgpu_train_comman
     say_start(c, f);
     MGPU_TRY(train(t, c, f, result));
     if (result->skipped && !c->quiet)
-        fprintf(stderr, "%lld of %lld steps changed nothing: their loss or gradient is not finite\n",
+        fprintf(stderr,
+                "%lld of %lld steps changed nothing: their loss or gradient is not finite\n",
                 (long long)result->skipped, (long long)result->steps);
     MGPU_TRY(save(t, c, result));
     if (interrupted || result->within_epoch)

@@ -162,8 +162,8 @@ static void check_node(const char *name, struct judged *j, const struct mgpu_nod
     for (int i = 0; i < node->outputs && rc == 0; i++) {
         if (!node->output[i] || !matters(j, node, node->output[i]))
             continue;
-        double error =
-            kernel_norm_error(node->output[i], out[0].data[i], mgpu_run_data(&j->run, node->output[i]));
+        double error = kernel_norm_error(node->output[i], out[0].data[i],
+                                         mgpu_run_data(&j->run, node->output[i]));
         CHECK_(error <= 1e-5, "%s: %s with %d threads: output %d is off by %.3g", name,
                node->op->name, threads, i, error);
     }
@@ -223,7 +223,8 @@ static void check_blocked_output(const char *name, struct judged *j, const struc
     char *again = guarded(mgpu_value_bytes(v), 0xff);
     relay(v, data, node->output[i], plain);
     relay(node->output[i], plain, v, again);
-    double error = kernel_norm_error(node->output[i], plain, mgpu_run_data(&j->run, node->output[i]));
+    double error =
+        kernel_norm_error(node->output[i], plain, mgpu_run_data(&j->run, node->output[i]));
     CHECK_(error <= 1e-5, "%s: %s in blocks: output %d is off by %.3g", name, node->op->name, i,
            error);
     CHECK_(!memcmp(again, data, (size_t)mgpu_value_bytes(v)),

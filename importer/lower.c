@@ -108,9 +108,7 @@ static int graph_input(struct mgpu_lower *l, const struct mgpu_onnx_value *decla
     for (int i = 0; i < rank; i++)
         sizes[i] = dims[i].value;
     MGPU_TRY(mgpu_prefix(mgpu_count(&count, type, rank, sizes), "input '%s'", declared->name));
-    *out = contents
-               ? mgpu_graph_constant(l->g, declared->name, type, rank, dims, contents->data, NULL)
-               : mgpu_graph_input(l->g, declared->name, type, rank, dims);
+    *out = mgpu_graph_input(l->g, declared->name, type, rank, dims);
     mgpu_names_set(l->walk->values, declared->name, *out);
     return 0;
 }

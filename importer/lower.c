@@ -348,6 +348,8 @@ static void need_node(struct mgpu_lower *l, struct needs *needs, const struct mg
     for (int i = 0; i < n->inputs; i++)
         if (*n->input[i])
             need(needs, n->input[i]);
+    if (!strcmp(n->type, "Gradient")) /* names what it differentiates */
+        need(needs, mgpu_onnx_string(l->model, n, "y", ""));
 }
 
 /* Goes back from the pending names; marks the graph inputs that are met. */

@@ -1,7 +1,9 @@
-/* Updates written as nodes (ai.onnx.preview.training): each output is one pointwise expression of
- * the rate R, the number of updates T, a tensor X, its gradient G and its states. */
-#include "importer/lower.h"
+/* Training written as nodes (ai.onnx.preview.training). An update's outputs are each one pointwise
+ * expression of the rate R, the number of updates T, a tensor X, its gradient G and its states. */
+#include "importer/lower_walk.h"
+
 #include "runtime/base/status.h"
+#include "runtime/graph/gradient.h"
 
 #include <string.h>
 
@@ -157,9 +159,52 @@ static int lower_adam(struct mgpu_lower *l)
     return update(l, adam, 2);
 }
 
+/* ---- Gradient ------------------------------------------------------------------------------- */
+
+/* The value that the i-th name in `xs` means: it must be input i, and move. */
+static int by_name(struct mgpu_lower *l, const Onnx__AttributeProto *xs, int i,
+                   struct mgpu_value **out)
+{
+    const char *name =
+        mgpu_arena_format(l->walk->arena, "%.*s", (int)xs->strings[i].len, xs->strings[i].data);
+    *out = mgpu_lower_in(l, i);
+    if (!*out || *out != mgpu_names_get(l->walk->values, name))
+        return mgpu_fail(MGPU_EUNSUPPORTED, "input %d is not the value called '%s'", i, name);
+    if ((*out)->kind == MGPU_VALUE_CONSTANT || !mgpu_is_float((*out)->type))
+        return mgpu_fail(MGPU_EUNSUPPORTED, "'%s' is a constant or no floating number", name);
+    return 0;
+}
+
+/* The gradient of the sum of y by each of xs. */
+static int lower_gradient(struct mgpu_lower *l)
+{
+    enum { MOST = sizeof l->out / sizeof *l->out };
+    const Onnx__AttributeProto *xs = mgpu_onnx_attribute(l->node, "xs");
+    struct mgpu_value *x[MOST], *dx[MOST];
+    struct mgpu_value *y =
+        mgpu_names_get(l->walk->values, mgpu_onnx_string(l->model, l->node, "y", ""));
+    if (!y || y->kind != MGPU_VALUE_RESULT || !mgpu_is_float(y->type) || !xs ||
+        xs->n_strings > MOST || (int)xs->n_strings > l->node->inputs)
+        return mgpu_fail(MGPU_EUNSUPPORTED, "its attributes do not name computed values");
+    for (int i = 0; i < (int)xs->n_strings; i++)
+        MGPU_TRY(by_name(l, xs, i, &x[i]));
+    y = mgpu_reduce(l->g, MGPU_REDUCE_SUM, y, (1u << y->rank) - 1, false);
+    if (!y)
+        return mgpu_build_error();
+    MGPU_TRY(mgpu_gradient_of(l->g, y, (int)xs->n_strings, x, dx));
+    for (int i = 0; i < (int)xs->n_strings; i++) {
+        struct mgpu_value *zero = mgpu_const_double(l->g, x[i]->type, 0);
+        l->out[i] = dx[i] ? dx[i] : mgpu_broadcast(l->g, zero, x[i]->rank, x[i]->dims);
+        if (!l->out[i])
+            return mgpu_build_error();
+    }
+    return 0;
+}
+
 const struct mgpu_lowering mgpu_lower_training[] = {
     {"ai.onnx.preview.training.Adagrad", 1, 0, lower_adagrad},
     {"ai.onnx.preview.training.Momentum", 1, 0, lower_momentum},
     {"ai.onnx.preview.training.Adam", 1, 0, lower_adam},
+    {"ai.onnx.preview.training.Gradient", 1, 0, lower_gradient},
     {0},
 };

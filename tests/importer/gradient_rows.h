@@ -331,7 +331,10 @@ static const struct {
     {"init x int8 2 2 = 3 -1 4 -2\ninput s float 2\ninit z int8 2 = 1 0\n"
      "y = DequantizeLinear(x, s, z) axis=0\n",
      0.5, 2},
-    /* updates */
+    /* gradients and updates */
+    {"opset ai.onnx.preview.training 1\ninput x float 3\nc = Mul(x, x)\nd = Mul(c, x)\n"
+     "y = ai.onnx.preview.training.Gradient(x) xs=[\"x\"] y=\"d\"\n",
+     0, 0},
     {"opset ai.onnx.preview.training 1\ninput r float\ninit t int64 = 2\ninput x float 2\n"
      "input g float 2\ninput h float 2\n"
      "y, k = ai.onnx.preview.training.Adagrad(r, t, x, g, h) decay_factor=0.1 epsilon=0.001\n"

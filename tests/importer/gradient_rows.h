@@ -171,6 +171,20 @@ static const struct {
     {"opset 26\ninput x float 2 5\ninit a int64 = -1\ny = CumProd(x, a)\n", 0, 0},
     {"opset 26\ninput x float 3 2\ninit a int64 = 0\ny = CumProd(x, a) exclusive=1 reverse=1\n", 0,
      0},
+    {"input x float 2 3 1\ny = Softmax(x) axis=-1\n", 0, 0},
+    {"input x float 0 3\ny = Softmax(x)\n", 0, 0},
+    {"input x float 2 0\ninput s float 2\ny = Sum(x)\n", 0, 0},
+    {"input a float 2 3\ninput b float 1\ninput c float 2 1\ny = Max(a, b, c)\n", 0, 0},
+    {"input a float 2 3\ninput b float 1\ninput c float 2 1\ny = Mean(a, b, c)\n", 0, 0},
+    {"input x float 2 3 2\ninit s int64 2 = -1 0\ninit e int64 2 = -4 2\ninit a int64 2 = 1 -1\n"
+     "init t int64 2 = -1 1\ny = Slice(x, s, e, a, t)\n",
+     0, 0},
+    {"opset 9\ninput x float 3 4\ny = Slice(x) starts=[-3] ends=[1000] axes=[1]\n", 0, 0},
+    {"opset 11\ninput x float 2 3\ny, z = Split(x) axis=-1 split=[2, 1]\noutput y\noutput z\n", 0,
+     0},
+    {"input x float 2 3\ninit i int64 = -1\ny = Gather(x, i) axis=1\n", 0, 0},
+    {"input x float 0 3\ninit i int64 2 = -1 0\ny = Gather(x, i) axis=1\n", 0, 0},
+    {"input x float 2 3\ninit a int64 = -1\ny = CumSum(x, a) exclusive=1\n", 0, 0},
     /* products */
     {"input a float 3\ninput b float 2 3 2\ny = MatMul(a, b)\n", 0, 0},
     {"input a float 2 1 2 3\ninput b float 2 3 1\ny = MatMul(a, b)\n", 0, 0},
@@ -239,6 +253,17 @@ static const struct {
     {"opset 16\ninput x float 1 1 4 4\ninit r float 1 4 = 0.3 0.2 2.7 3.1\ninit b int64 1 = 0\n"
      "y = RoiAlign(x, r, b) output_height=2 sampling_ratio=2 mode=\"max\"\n",
      0.5, 1},
+    {"input x float 1 1 2 2 2\ninput w float 1 1 2 2 2\n"
+     "y = ConvTranspose(x, w) output_shape=[3, 4, 3] strides=[2, 2, 2]\n",
+     0, 0},
+    {"input x float 1 1 5 4\ny = AveragePool(x) kernel_shape=[2, 3] strides=[2, 2] "
+     "auto_pad=\"SAME_UPPER\"\n",
+     0, 0},
+    {"input x float 1 1 2 3 3\ny = MaxPool(x) kernel_shape=[2, 2, 2]\n", 0, 0},
+    {"opset 18\ninput x float 1 1 4\ny = LpPool(x) kernel_shape=[2] p=1 strides=[2]\n", 0, 0},
+    {"opset 18\ninput x float 1 2 3\ninit i int64 1 = 4\ninit b int64 1 = 2\n"
+     "y = Col2Im(x, i, b)\n",
+     0, 0},
     /* normalisations */
     {"input x float 2 2 3\ninput s float 2\ninput b float 2\ninput m float 2\ninput v float 2\n"
      "y = BatchNormalization(x, s, b, m, v)\n",
@@ -291,6 +316,37 @@ static const struct {
     {"opset 23\ninput x float 1 2 2 4\ninput c float 1 2 2\ninput s float 1 2 2\n"
      "y = RotaryEmbedding(x, c, s) interleaved=1\n",
      0, 0},
+    {"input x float 2 1 1\ninput w float 1 8 1\ninput r float 1 8 2\n"
+     "y = LSTM(x, w, r) hidden_size=2 input_forget=1 clip=0.4\n",
+     0, 0},
+    {"input x float 2 3 1\ninput w float 2 8 1\ninput r float 2 8 2\ninit l int32 2 = 3 1\n"
+     "y, z, k = LSTM(x, w, r, -, l) hidden_size=2 direction=\"bidirectional\" layout=1\n"
+     "output y\noutput z\noutput k\n",
+     0, 0},
+    {"input x float 2 1 1\ninput w float 1 2 1\ninput r float 1 2 2\n"
+     "y = RNN(x, w, r) hidden_size=2 activations=[\"ScaledTanh\"] activation_alpha=[1.5] "
+     "activation_beta=[0.7]\n",
+     0, 0},
+    {"input x float 3 1 1\ninput w float 1 2 1\ninput r float 1 2 2\n"
+     "y = RNN(x, w, r) hidden_size=2 activations=[\"Elu\"] activation_alpha=[0.5]\n",
+     0, 0},
+    {"input x float 2 2 1\ninput w float 2 6 1\ninput r float 2 6 2\ninput b float 2 12\n"
+     "input h float 2 2 2\ny, z = GRU(x, w, r, b, -, h) hidden_size=2 "
+     "direction=\"bidirectional\" activations=[\"HardSigmoid\", \"Softsign\", \"Sigmoid\", "
+     "\"Affine\"] activation_alpha=[0.3, 0.8] activation_beta=[0.4, 0.1]\noutput y\noutput z\n",
+     0, 0},
+    {"opset 23\ninput q float 1 4 2 2\ninput k float 1 2 1 2\ninput v float 1 2 1 2\n"
+     "input pk float 1 2 2 2\ninput pv float 1 2 2 2\n"
+     "y, nk, nv = Attention(q, k, v, -, pk, pv)\noutput y\noutput nk\noutput nv\n",
+     0, 0},
+    {"opset 23\ninput q float 1 1 2 2\ninput k float 1 1 2 2\ninput v float 1 1 2 2\n"
+     "init m bool 2 2 = 1 0 1 1\n"
+     "y, a, b, s = Attention(q, k, v, m) qk_matmul_output_mode=3\noutput y\noutput s\n",
+     0, 0},
+    {"opset 23\ninput x float 1 2 4\ninit c float 4 1 = 1 0.5 0.2 0.7\n"
+     "init s float 4 1 = 0 0.8 0.9 0.6\ninit i int64 1 2 = 2 0\n"
+     "y = RotaryEmbedding(x, c, s, i) num_heads=1 rotary_embedding_dim=2\n",
+     0, 0},
     /* losses */
     {"input x float 2 3\ninit l int64 2 = 2 0\ny = SoftmaxCrossEntropyLoss(x, l)\n", 0, 0},
     {"input x float 2 3 2\ninit l int64 2 2 = 2 0 1 7\ninit w float 3 = 1 2 0.5\n"
@@ -319,6 +375,19 @@ static const struct {
      0, 0},
     {"opset 9\ninput x float 1 1 2 2\ninit s float 4 = 1 1 2 2\n"
      "y = Upsample(x, s) mode=\"linear\"\n",
+     0, 0},
+    {"input x float 1 1 3 4\ninit s float 4 = 1 1 1.7 0.6\n"
+     "y = Resize(x, -, s) mode=\"linear\" coordinate_transformation_mode=\"asymmetric\"\n",
+     0, 0},
+    {"input x float 1 1 3\ninit s int64 3 = 1 1 5\ny = Resize(x, -, -, s) nearest_mode=\"ceil\" "
+     "coordinate_transformation_mode=\"pytorch_half_pixel\"\n",
+     0, 0},
+    {"opset 19\ninput x float 1 1 4\ninit s float 3 = 1 1 0.6\n"
+     "y = Resize(x, -, s) mode=\"cubic\" antialias=1 cubic_coeff_a=-0.5 "
+     "coordinate_transformation_mode=\"half_pixel_symmetric\"\n",
+     0, 0},
+    {"opset 18\ninput x float 1 1 2 4\ninit s int64 2 = 3 3\ny = Resize(x, -, -, s) "
+     "mode=\"linear\" axes=[2, 3] keep_aspect_ratio_policy=\"not_larger\"\n",
      0, 0},
     /* signals */
     {"opset 20\ninput x float 2 4 1\ninit n int64 = 6\ninit a int64 = 1\n"

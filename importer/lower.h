@@ -110,6 +110,7 @@ extern const struct mgpu_lowering mgpu_lower_region[];   /* RoiAlign, DeformConv
 extern const struct mgpu_lowering mgpu_lower_quantize[]; /* QuantizeLinear, MatMulInteger ... */
 extern const struct mgpu_lowering mgpu_lower_random[];   /* RandomNormal, Bernoulli ... */
 extern const struct mgpu_lowering mgpu_lower_training[]; /* Adam and kin, as nodes */
+extern const struct mgpu_lowering mgpu_lower_state[];    /* CausalConvWithState, LinearAttention */
 
 /* ---- Inputs and outputs of the node ---- */
 

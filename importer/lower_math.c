@@ -358,6 +358,16 @@ static int lower_prelu(struct mgpu_lower *l)
                                              (struct mgpu_value *[]){x, slope}));
 }
 
+/* swish(a) * b */
+static int lower_swiglu(struct mgpu_lower *l)
+{
+    struct mgpu_value *a = mgpu_lower_in(l, 0), *b = mgpu_lower_in(l, 1);
+    if (!a || !b || !mgpu_is_float(a->type) || a->type != b->type)
+        return mgpu_fail(MGPU_EINVALID, "the operands are not two floats of one type");
+    MGPU_TRY(apply_float(l, swish));
+    return mgpu_lower_give(l, mgpu_mul(l->g, l->out[0], b));
+}
+
 /* ---- Any number of operands ----------------------------------------------------------------- */
 
 static struct mgpu_value *all(struct mgpu_lower *l, enum mgpu_expr_code code)
@@ -456,6 +466,7 @@ const struct mgpu_lowering mgpu_lower_math[] = {
     {"Softsign", 1, 0, lower_softsign},
     {"ThresholdedRelu", 1, 0, lower_thresholded_relu},
     {"Swish", 24, 0, lower_swish},
+    {"SwiGLU", 28, 0, lower_swiglu},
     {"Shrink", 9, 0, lower_shrink},
     {"Add", 1, 0, lower_add},
     {"Sub", 1, 0, lower_sub},

@@ -40,6 +40,7 @@ static const struct {
     {"Conv", "w"},
     {"ConvTranspose", "w"},
     {"DeformConv", "wwjwj"},
+    {"CausalConvWithState", "wwws"},
     {"Gemm", "w"},
     {"MatMul", "w"},
     {"Einsum", "w"},

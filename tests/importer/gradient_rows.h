@@ -347,6 +347,22 @@ static const struct {
      "init s float 4 1 = 0 0.8 0.9 0.6\ninit i int64 1 2 = 2 0\n"
      "y = RotaryEmbedding(x, c, s, i) num_heads=1 rotary_embedding_dim=2\n",
      0, 0},
+    {"opset 27\ninput x float 1 2 3\ninput w float 2 1 3\ninput b float 2\ninput p float 1 2 2\n"
+     "y, s = CausalConvWithState(x, w, b, p) activation=\"silu\"\noutput y\noutput s\n",
+     0, 0},
+    {"opset 27\ninput x float 1 2 3\ninput w float 2 1 2\ny, s = CausalConvWithState(x, w)\n"
+     "output y\noutput s\n",
+     0, 0},
+    {"opset 27\ninput q float 1 2 4\ninput k float 1 2 2\ninput v float 1 2 3\n"
+     "input s float 1 1 2 3\ninput d float 1 2 2\ninput b float 1 2 1\n"
+     "y, n = LinearAttention(q, k, v, s, d, b) q_num_heads=2 kv_num_heads=1\n"
+     "output y\noutput n\n",
+     0, 0},
+    {"opset 27\ninput q float 1 2 2\ninput k float 1 2 2\ninput v float 1 2 4\n"
+     "y, n = LinearAttention(q, k, v) q_num_heads=2 kv_num_heads=2 update_rule=\"linear\" "
+     "scale=0.5\noutput y\noutput n\n",
+     0, 0},
+    {"opset 28\ninput a float 2 3\ninput b float 2 3\ny = SwiGLU(a, b) alpha=1.5\n", 0, 0},
     /* losses */
     {"input x float 2 3\ninit l int64 2 = 2 0\ny = SoftmaxCrossEntropyLoss(x, l)\n", 0, 0},
     {"input x float 2 3 2\ninit l int64 2 2 = 2 0 1 7\ninit w float 3 = 1 2 0.5\n"

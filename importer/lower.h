@@ -106,7 +106,8 @@ extern const struct mgpu_lowering mgpu_lower_loss[];     /* SoftmaxCrossEntropyL
 extern const struct mgpu_lowering mgpu_lower_control[];  /* If with a foldable condition */
 extern const struct mgpu_lowering mgpu_lower_signal[];   /* windows, DFT, STFT */
 extern const struct mgpu_lowering mgpu_lower_found[];    /* NonZero, Unique ...: values say sizes */
-extern const struct mgpu_lowering mgpu_lower_region[];   /* RoiAlign, DeformConv, Col2Im ... */
+extern const struct mgpu_lowering mgpu_lower_region[];   /* DeformConv, Col2Im, MaxUnpool */
+extern const struct mgpu_lowering mgpu_lower_roi[];      /* RoiAlign, MaxRoiPool */
 extern const struct mgpu_lowering mgpu_lower_quantize[]; /* QuantizeLinear, MatMulInteger ... */
 extern const struct mgpu_lowering mgpu_lower_random[];   /* RandomNormal, Bernoulli ... */
 extern const struct mgpu_lowering mgpu_lower_training[]; /* Adam and kin, as nodes */

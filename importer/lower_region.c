@@ -1,4 +1,6 @@
-/* Regions of an image: columns back to an image, unpooling, sampling at points between elements. */
+/* Parts of an image: columns back to an image, unpooling, a convolution that looks where it is
+ * told. */
+#include "importer/lower_points.h"
 #include "importer/lower_walk.h"
 
 #include "runtime/base/status.h"
@@ -8,9 +10,7 @@
 #include "runtime/ops/movement.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 static int need(struct mgpu_lower *l, int count)
 {
@@ -181,72 +181,6 @@ static int lower_max_unpool(struct mgpu_lower *l)
     return mgpu_lower_give(l, y);
 }
 
-/* ---- Between elements ------------------------------------------------------------------------ */
-
-/* Points (y, x) of an image of H x W, in elements from the centre of the first; their shapes
- * broadcast. The value at a point is the sum over the four elements around it. */
-struct points {
-    struct mgpu_value *y, *x;
-    int64_t height, width;
-};
-
-/* Element `near` (0 below, 1 above) along one axis: *place clamped into it, *weight 0 outside. */
-static void neighbour(struct mgpu_expr *e, int at, int near, int64_t size, int *place, int *weight)
-{
-    enum mgpu_dtype type = e->op[at].type;
-    int zero = mgpu_expr_number(e, type, 0), last = mgpu_expr_number(e, type, (double)size - 1);
-    int below = mgpu_expr_1(e, MGPU_X_FLOOR, at), share = mgpu_expr_2(e, MGPU_X_SUB, at, below);
-    if (!near)
-        share = mgpu_expr_2(e, MGPU_X_SUB, mgpu_expr_number(e, type, 1), share);
-    int here = mgpu_expr_2(e, MGPU_X_ADD, below, mgpu_expr_number(e, type, near));
-    int inside = mgpu_expr_2(e, MGPU_X_AND, mgpu_expr_2(e, MGPU_X_LE, zero, here),
-                             mgpu_expr_2(e, MGPU_X_LE, here, last));
-    *weight = mgpu_expr_where(e, inside, share, zero);
-    here = mgpu_expr_2(e, MGPU_X_MIN, mgpu_expr_2(e, MGPU_X_MAX, here, zero), last);
-    *place = mgpu_expr_cast(e, MGPU_INT64, here);
-}
-
-static struct mgpu_value *of_points(struct mgpu_lower *l, const struct points *p, int corner,
-                                    bool weight)
-{
-    struct mgpu_expr e;
-    int place[2], share[2];
-    if (!p->y || !p->x)
-        return NULL;
-    mgpu_expr_begin(&e, 2);
-    int y = mgpu_expr_input(&e, 0, p->y->type), x = mgpu_expr_input(&e, 1, p->x->type);
-    neighbour(&e, y, corner / 2, p->height, &place[0], &share[0]);
-    neighbour(&e, x, corner % 2, p->width, &place[1], &share[1]);
-    int row = mgpu_expr_2(&e, MGPU_X_MUL, place[0], mgpu_expr_integer(&e, MGPU_INT64, p->width));
-    int result = weight ? mgpu_expr_2(&e, MGPU_X_MUL, share[0], share[1])
-                        : mgpu_expr_2(&e, MGPU_X_ADD, row, place[1]);
-    return mgpu_pointwise(l->g, mgpu_expr_end(&e, result, l->g->arena), 2,
-                          (struct mgpu_value *[]){p->y, p->x});
-}
-
-/* The place of corner 0..3 in the image, row-major, int64; what it counts for. */
-static struct mgpu_value *corner_place(struct mgpu_lower *l, const struct points *p, int corner)
-{
-    return of_points(l, p, corner, false);
-}
-
-static struct mgpu_value *corner_weight(struct mgpu_lower *l, const struct points *p, int corner)
-{
-    return of_points(l, p, corner, true);
-}
-
-/* `v` with an axis of size 1 at the end. */
-static struct mgpu_value *open(struct mgpu_lower *l, struct mgpu_value *v)
-{
-    struct mgpu_dim dims[MGPU_MAX_RANK];
-    if (!v)
-        return NULL;
-    for (int i = 0; i < v->rank; i++)
-        dims[i] = v->dims[i];
-    dims[v->rank] = mgpu_dim_const(1);
-    return mgpu_reshape(l->g, v, v->rank + 1, dims);
-}
-
 /* ---- DeformConv ----------------------------------------------------------------------------- */
 
 struct deform {
@@ -335,21 +269,22 @@ static struct mgpu_value *as_rows(struct mgpu_lower *l, const struct deform *d)
 /* What the kernel sees of x: [N,C,K,L]. */
 static struct mgpu_value *sampled(struct mgpu_lower *l, const struct deform *d)
 {
-    struct points p = {.y = shifted(l, d, 0),
-                       .x = shifted(l, d, 1),
-                       .height = d->x->dims[2].value,
-                       .width = d->x->dims[3].value};
+    struct mgpu_points p = {.y = shifted(l, d, 0),
+                            .x = shifted(l, d, 1),
+                            .height = d->x->dims[2].value,
+                            .width = d->x->dims[3].value};
     struct mgpu_value *rows = as_rows(l, d), *sum = NULL, *mask = NULL;
     if (d->mask && p.y)
         mask = mgpu_reshape(l->g, d->mask, 3, p.y->dims);
     if (!p.y || !rows || (d->mask && !mask))
         return NULL;
     for (int corner = 0; corner < 4; corner++) {
-        struct mgpu_value *weight = corner_weight(l, &p, corner);
+        struct mgpu_value *weight = mgpu_points_weight(l, &p, corner);
         if (mask)
             weight = mgpu_mul(l->g, weight, mask);
-        struct mgpu_value *v = mgpu_gather_nd(l->g, rows, open(l, corner_place(l, &p, corner)), 1);
-        v = mgpu_mul(l->g, v, open(l, weight)); /* [N*G,K,L,C/G] */
+        struct mgpu_value *v =
+            mgpu_gather_nd(l->g, rows, mgpu_lower_open(l, mgpu_points_place(l, &p, corner)), 1);
+        v = mgpu_mul(l->g, v, mgpu_lower_open(l, weight)); /* [N*G,K,L,C/G] */
         sum = corner ? mgpu_add(l->g, sum, v) : v;
     }
     struct mgpu_dim dims[] = {d->x->dims[0], d->x->dims[1], p.y->dims[1], p.y->dims[2]};
@@ -377,230 +312,9 @@ static int lower_deform_conv(struct mgpu_lower *l)
     return mgpu_lower_give(l, y);
 }
 
-/* ---- RoiAlign ------------------------------------------------------------------------------- */
-
-struct align {
-    struct mgpu_value *x, *rois, *batch;
-    int64_t out[2];  /* bins of a region: rows, columns */
-    int64_t grid[2]; /* points of a bin, the most of all regions */
-    double *points;  /* by axis and region: points of its bins; NULL: `grid` */
-    double scale, shift;
-    bool half, max;
-};
-
-static int read_align(struct mgpu_lower *l, struct align *a)
-{
-    bool old = l->node->opset < 16;
-    MGPU_TRY(need(l, 3));
-    const char *mode = mgpu_onnx_string(l->model, l->node, "mode", "avg");
-    *a = (struct align){
-        .x = mgpu_lower_in(l, 0),
-        .rois = mgpu_lower_in(l, 1),
-        .batch = mgpu_lower_in(l, 2),
-        .out = {mgpu_onnx_int(l->node, "output_height", 1),
-                mgpu_onnx_int(l->node, "output_width", 1)},
-        .scale = mgpu_onnx_float(l->node, "spatial_scale", 1),
-        .half = !strcmp(mgpu_onnx_string(l->model, l->node, "coordinate_transformation_mode",
-                                         old ? "output_half_pixel" : "half_pixel"),
-                        "half_pixel"),
-        .max = !strcmp(mode, "max"),
-    };
-    a->shift = a->half ? 0.5 : 0;
-    a->grid[0] = a->grid[1] = mgpu_onnx_int(l->node, "sampling_ratio", 0);
-    if (a->x->rank != 4 || a->rois->rank != 2 || a->rois->dims[1].value != 4 ||
-        a->rois->type != a->x->type || a->batch->rank != 1 ||
-        a->batch->dims[0].value != a->rois->dims[0].value)
-        return mgpu_fail(MGPU_EINVALID, "image, regions and batch indices do not fit together");
-    if (a->out[0] < 1 || a->out[1] < 1 || a->out[0] > 4096 || a->out[1] > 4096 || a->grid[0] < 0 ||
-        a->grid[0] > 1024)
-        return mgpu_fail(MGPU_EINVALID, "%" PRId64 " by %" PRId64 " bins", a->out[0], a->out[1]);
-    return strcmp(mode, "avg") && !a->max ? mgpu_fail(MGPU_EINVALID, "mode '%s'", mode) : 0;
-}
-
-/* Without a sampling ratio a bin has as many points as it is large: the regions must be known. */
-static int count_points(struct mgpu_lower *l, struct align *a)
-{
-    int64_t regions = a->rois->dims[0].value;
-    if (a->grid[0])
-        return 0;
-    if (a->rois->kind != MGPU_VALUE_CONSTANT)
-        return mgpu_fail(MGPU_EUNSUPPORTED,
-                         "with sampling_ratio 0 the regions '%s' must be constant",
-                         l->node->input[1]);
-    a->points = MGPU_NEW_ARRAY(l->walk->arena, double, 2 * regions);
-    a->grid[0] = a->grid[1] = 1;
-    for (int axis = 0; axis < 2; axis++)
-        for (int64_t r = 0; r < regions; r++) {
-            int64_t low = r * 4 + 1 - axis; /* x1 y1 x2 y2 */
-            double size = (mgpu_get_double(a->rois->data, a->rois->type, low + 2) -
-                           mgpu_get_double(a->rois->data, a->rois->type, low)) *
-                          a->scale;
-            size = a->half || size > 1 ? size : 1;
-            double points = ceil(size / (double)a->out[axis]);
-            points = points > 0 ? points : 0;
-            if (!(points <= 1024))
-                return mgpu_fail(MGPU_EUNSUPPORTED, "region %" PRId64 " has bins of %g points", r,
-                                 points);
-            a->points[axis * regions + r] = points;
-            a->grid[axis] = points > (double)a->grid[axis] ? (int64_t)points : a->grid[axis];
-        }
-    return 0;
-}
-
-/* A constant 0, 1, ... along axis `axis` of rank 3. */
-static struct mgpu_value *counted(struct mgpu_lower *l, enum mgpu_dtype type, int axis,
-                                  int64_t count)
-{
-    struct mgpu_dim dims[] = {mgpu_dim_const(1), mgpu_dim_const(1), mgpu_dim_const(1)};
-    double *numbers = MGPU_NEW_ARRAY(l->walk->arena, double, count);
-    for (int64_t i = 0; i < count; i++)
-        numbers[i] = (double)i;
-    dims[axis] = mgpu_dim_const(count);
-    return mgpu_lower_numbers(l, type, 3, dims, numbers);
-}
-
-/* Points of the bins of each region along an axis, [R,1,1]. */
-static struct mgpu_value *point_counts(struct mgpu_lower *l, const struct align *a, int axis)
-{
-    struct mgpu_dim dims[] = {a->rois->dims[0], mgpu_dim_const(1), mgpu_dim_const(1)};
-    if (!a->points)
-        return mgpu_const_double(l->g, a->x->type, (double)a->grid[axis]);
-    return mgpu_lower_numbers(l, a->x->type, 3, dims, a->points + axis * dims[0].value);
-}
-
-/* Column `i` of the regions as [R,1,1]. */
-static struct mgpu_value *column(struct mgpu_lower *l, const struct align *a, int i)
-{
-    struct mgpu_dim dims[] = {a->rois->dims[0], mgpu_dim_const(1), mgpu_dim_const(1)};
-    return mgpu_reshape(l->g, mgpu_slice_axis(l->g, a->rois, 1, i, mgpu_dim_const(1)), 3, dims);
-}
-
-/* Coordinates along an axis, [R,bins,grid]: low + (bin + (point + 1/2) / points) * bin's size;
- * outside [-1, size] they become NaN, then they are clamped. */
-static struct mgpu_value *coordinates(struct mgpu_lower *l, const struct align *a, int axis)
-{
-    enum { LOW, HIGH, BIN, POINT, POINTS, INPUTS };
-    enum mgpu_dtype type = a->x->type;
-    double size = (double)a->x->dims[2 + axis].value;
-    struct mgpu_value *input[INPUTS] = {
-        [LOW] = column(l, a, 1 - axis),
-        [HIGH] = column(l, a, 3 - axis),
-        [BIN] = counted(l, type, 1, a->out[axis]),
-        [POINT] = counted(l, type, 2, a->grid[axis]),
-        [POINTS] = point_counts(l, a, axis),
-    };
-    struct mgpu_expr e;
-    int in[INPUTS];
-    mgpu_expr_begin(&e, INPUTS);
-    for (int i = 0; i < INPUTS; i++)
-        in[i] = mgpu_expr_input(&e, i, type);
-    int scale = mgpu_expr_number(&e, type, a->scale), one = mgpu_expr_number(&e, type, 1);
-    int low = mgpu_expr_2(&e, MGPU_X_MUL, in[LOW], scale);
-    int extent = mgpu_expr_2(&e, MGPU_X_SUB, mgpu_expr_2(&e, MGPU_X_MUL, in[HIGH], scale), low);
-    low = mgpu_expr_2(&e, MGPU_X_SUB, low, mgpu_expr_number(&e, type, a->shift));
-    if (!a->half)
-        extent = mgpu_expr_2(&e, MGPU_X_MAX, extent, one);
-    extent =
-        mgpu_expr_2(&e, MGPU_X_MUL, extent, mgpu_expr_number(&e, type, 1 / (double)a->out[axis]));
-    int part = mgpu_expr_2(&e, MGPU_X_ADD, in[POINT], mgpu_expr_number(&e, type, 0.5));
-    part = mgpu_expr_2(&e, MGPU_X_DIV, part, in[POINTS]);
-    part = mgpu_expr_2(&e, MGPU_X_MUL, mgpu_expr_2(&e, MGPU_X_ADD, in[BIN], part), extent);
-    int at = mgpu_expr_2(&e, MGPU_X_ADD, low, part);
-    int inside =
-        mgpu_expr_2(&e, MGPU_X_AND, mgpu_expr_2(&e, MGPU_X_LE, mgpu_expr_number(&e, type, -1), at),
-                    mgpu_expr_2(&e, MGPU_X_LE, at, mgpu_expr_number(&e, type, size)));
-    int y = mgpu_expr_2(&e, MGPU_X_MAX, at, mgpu_expr_number(&e, type, 0));
-    y = mgpu_expr_2(&e, MGPU_X_MIN, y, mgpu_expr_number(&e, type, size - 1));
-    y = mgpu_expr_where(&e, inside, y, mgpu_expr_number(&e, type, NAN));
-    return mgpu_pointwise(l->g, mgpu_expr_end(&e, y, l->g->arena), INPUTS, input);
-}
-
-/* [R,bins,grid] along an axis as one operand of [R,rows,grid,columns,grid,1]. */
-static struct mgpu_value *spread(struct mgpu_lower *l, struct mgpu_value *v, int axis, int rank)
-{
-    struct mgpu_dim dims[6];
-    if (!v)
-        return NULL;
-    for (int i = 0; i < 6; i++)
-        dims[i] = mgpu_dim_const(1);
-    dims[0] = v->rank ? v->dims[0] : dims[0];
-    for (int i = 1; i < v->rank; i++)
-        dims[2 * axis + i] = v->dims[i];
-    return mgpu_reshape(l->g, v, rank, dims);
-}
-
-/* Whether a point counts: 1 for the first `points` of the grid, along an axis, [R,1,grid]. */
-static struct mgpu_value *counts(struct mgpu_lower *l, const struct align *a, int axis)
-{
-    struct mgpu_value *point = counted(l, a->x->type, 2, a->grid[axis]);
-    return mgpu_binary(l->g, MGPU_X_LT, point, point_counts(l, a, axis));
-}
-
-/* x as rows [N*H*W,C], and the first row of each region's image, [R,1,1,1,1]. */
-static struct mgpu_value *image_rows(struct mgpu_lower *l, const struct align *a,
-                                     struct mgpu_value **first)
-{
-    struct mgpu_dim dims[] = {mgpu_dims_product(1, a->x->dims),
-                              mgpu_dim_mul(a->x->dims[2], a->x->dims[3]), a->x->dims[1]};
-    struct mgpu_dim flat[] = {mgpu_dim_mul(dims[0], dims[1]), dims[2]};
-    struct mgpu_dim ones[5] = {a->batch->dims[0]};
-    for (int i = 1; i < 5; i++)
-        ones[i] = mgpu_dim_const(1);
-    struct mgpu_value *batch = mgpu_cast(l->g, a->batch, MGPU_INT64);
-    *first = mgpu_mul(l->g, mgpu_reshape(l->g, batch, 5, ones),
-                      mgpu_const_ints(l->g, 1, &dims[1].value));
-    return mgpu_reshape(l->g, mgpu_transpose(l->g, a->x, (int[]){0, 2, 3, 1}), 2, flat);
-}
-
-/* What corner `corner` gives at each point, [R,rows,grid,columns,grid,C]. */
-static struct mgpu_value *corner_value(struct mgpu_lower *l, const struct points *p,
-                                       struct mgpu_value *rows, struct mgpu_value *first,
-                                       int corner)
-{
-    struct mgpu_value *place = mgpu_add(l->g, corner_place(l, p, corner), first);
-    return mgpu_mul(l->g, mgpu_gather(l->g, rows, place, 0), open(l, corner_weight(l, p, corner)));
-}
-
-/* The mean over the points of a bin, or the largest that a corner gives. */
-static struct mgpu_value *pooled(struct mgpu_lower *l, const struct align *a,
-                                 const struct points *p)
-{
-    struct mgpu_value *first, *rows = image_rows(l, a, &first), *all = NULL;
-    struct mgpu_value *used = mgpu_binary(l->g, MGPU_X_AND, spread(l, counts(l, a, 0), 0, 6),
-                                          spread(l, counts(l, a, 1), 1, 6));
-    for (int corner = 0; corner < 4; corner++) {
-        struct mgpu_value *v = corner_value(l, p, rows, first, corner);
-        all = !corner ? v : mgpu_binary(l->g, a->max ? MGPU_X_MAX : MGPU_X_ADD, all, v);
-    }
-    double otherwise = a->max ? -INFINITY : 0;
-    all = mgpu_where(l->g, used, all, mgpu_const_double(l->g, a->x->type, otherwise));
-    all = mgpu_reduce(l->g, a->max ? MGPU_REDUCE_MAX : MGPU_REDUCE_SUM, all, 1u << 2 | 1u << 4,
-                      false);
-    struct mgpu_value *one = mgpu_const_double(l->g, a->x->type, 1);
-    struct mgpu_value *count = mgpu_mul(l->g, spread(l, point_counts(l, a, 0), 0, 4),
-                                        spread(l, point_counts(l, a, 1), 1, 4));
-    if (a->max) /* a region without points */
-        return mgpu_where(l->g, mgpu_binary(l->g, MGPU_X_LT, count, one),
-                          mgpu_const_double(l->g, a->x->type, 0), all);
-    return mgpu_div(l->g, all, mgpu_binary(l->g, MGPU_X_MAX, count, one));
-}
-
-static int lower_roi_align(struct mgpu_lower *l)
-{
-    struct align a;
-    MGPU_TRY(read_align(l, &a));
-    MGPU_TRY(count_points(l, &a));
-    struct points p = {.y = spread(l, coordinates(l, &a, 0), 0, 5),
-                       .x = spread(l, coordinates(l, &a, 1), 1, 5),
-                       .height = a.x->dims[2].value,
-                       .width = a.x->dims[3].value};
-    return mgpu_lower_give(l, mgpu_transpose(l->g, pooled(l, &a, &p), (int[]){0, 3, 1, 2}));
-}
-
 const struct mgpu_lowering mgpu_lower_region[] = {
     {"Col2Im", 18, 0, lower_col2im},
     {"MaxUnpool", 9, 0, lower_max_unpool},
     {"DeformConv", 19, 0, lower_deform_conv},
-    {"RoiAlign", 10, 0, lower_roi_align},
     {0},
 };

@@ -70,6 +70,7 @@ static const struct {
     {"Compress", "jb"},
     {"AffineGrid", "jb"},
     {"RoiAlign", "jb"},
+    {"MaxRoiPool", "jb"},
     {"MaxUnpool", "jb"},
     {"ScatterElements", "jbj"},
     {"ScatterND", "jbj"},

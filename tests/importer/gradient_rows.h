@@ -264,6 +264,9 @@ static const struct {
     {"opset 18\ninput x float 1 2 3\ninit i int64 1 = 4\ninit b int64 1 = 2\n"
      "y = Col2Im(x, i, b)\n",
      0, 0},
+    {"input x float 2 2 4 5\ninit r float 2 5 = 1 0.2 1.1 3.4 3 0 1 1 9 2\n"
+     "y = MaxRoiPool(x, r) pooled_shape=[2, 3]\n",
+     0, 0},
     /* normalisations */
     {"input x float 2 2 3\ninput s float 2\ninput b float 2\ninput m float 2\ninput v float 2\n"
      "y = BatchNormalization(x, s, b, m, v)\n",

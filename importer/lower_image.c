@@ -87,15 +87,20 @@ static int set_size(struct resize *r, const struct mgpu_value *x, int64_t axis, 
     return 0;
 }
 
-/* out = floor(in * scale), in float as other runtimes do. */
-static int use_scales(const struct mgpu_value *x, struct resize *r, int count, const double *scale)
+/* out = floor(in * scale), in float as other runtimes do. The standard stretches corners by in *
+ * scale; PyTorch, whose scale it is, by out. */
+static int use_scales(const struct mgpu_lower *l, const struct mgpu_value *x, struct resize *r,
+                      int count, const double *scale)
 {
+    bool exact = l->model->producer == MGPU_PRODUCER_PYTORCH &&
+                 r->attrs.coordinates == MGPU_RESIZE_ALIGN_CORNERS;
     if (count != r->axes)
         return mgpu_fail(MGPU_EINVALID, "%d scales for %d axes", count, r->axes);
     for (int i = 0; i < count; i++) {
         double size = (double)floorf((float)x->dims[r->axis[i]].value * (float)scale[i]);
         int64_t whole = size >= 0 && size < 1e15 ? (int64_t)size : 0;
-        MGPU_TRY(set_size(r, x, r->axis[i], scale[i], mgpu_dim_const(whole)));
+        double stretch = (double)whole / (double)x->dims[r->axis[i]].value;
+        MGPU_TRY(set_size(r, x, r->axis[i], exact ? stretch : scale[i], mgpu_dim_const(whole)));
     }
     return 0;
 }
@@ -178,7 +183,7 @@ static int lower_resize(struct mgpu_lower *l)
     MGPU_TRY(read_modes(l, &r));
     MGPU_TRY(read_axes(l, x, &r));
     MGPU_TRY(read_scales(l, &scales, scale));
-    MGPU_TRY(scales ? use_scales(x, &r, scales, scale) : use_sizes(l, x, &r));
+    MGPU_TRY(scales ? use_scales(l, x, &r, scales, scale) : use_sizes(l, x, &r));
     MGPU_TRY(read_roi(l, &r));
     if (mgpu_dims_same(x->rank, x->dims, r.out) &&
         r.attrs.coordinates != MGPU_RESIZE_TF_CROP_AND_RESIZE)

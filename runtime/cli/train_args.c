@@ -68,6 +68,8 @@ const struct mgpu_arg mgpu_train_table[] = {
     LIST("untie", untie, "A", "train the copies or uses of A apart"),
     TEXT("batch-norm", batch_norm, "MODE", "train, frozen, or sync (statistics over all ranks)"),
     TEXT("bn-variance", bn_variance, "KIND", "running variance: unbiased or population"),
+    LIST("bn-momentum", bn_momentum, "[PATTERN=]M",
+         "weight of the old running statistics, where the file lacks it (glob on running means)"),
     LIST("dropout", dropout, "RULE", "keep, off, P or NODE=P"),
     OWN("report", report, "print what each initializer is, and stop"),
     OWN("dry-run", dry_run, "do everything up to step 1, print plan and memory, and stop"),

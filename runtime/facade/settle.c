@@ -90,6 +90,24 @@ static int settle_dropout(struct mgpu_trainer *t)
     return 0;
 }
 
+/* [PATTERN=]M */
+static int settle_momentum(struct mgpu_trainer *t)
+{
+    int n = mgpu_text_count(t->options.bn_momentum);
+    struct mgpu_momentum_rule *r = MGPU_NEW_ARRAY(t->arena, struct mgpu_momentum_rule, n);
+    for (int i = 0; i < n; i++) {
+        const char *text = t->options.bn_momentum[i], *value = text;
+        r[i].fits = MGPU_NEW(t->arena, bool);
+        if (strchr(text, '='))
+            MGPU_TRY(split_pair(t, "--bn-momentum", text, &r[i].pattern, &value));
+        MGPU_TRY(number("--bn-momentum", value, 0, 1, &r[i].momentum));
+    }
+    t->lower.momentum = r;
+    t->lower.momenta = n;
+    t->lower.momentum_unsaid = MGPU_NEW(t->arena, bool);
+    return 0;
+}
+
 static int settle_words(struct mgpu_trainer *t)
 {
     static const char *const norms[] = {"train", "frozen", "sync", NULL};
@@ -143,6 +161,7 @@ int mgpu_settle_model(struct mgpu_trainer *t)
     MGPU_TRY(settle_words(t));
     MGPU_TRY(settle_bindings(t));
     MGPU_TRY(settle_dropout(t));
+    MGPU_TRY(settle_momentum(t));
     MGPU_TRY(mgpu_onnx_read(&t->file, t->path));
     MGPU_TRY(mgpu_prefix(mgpu_onnx_model_new(&t->model, t->file), "%s", t->path));
     struct mgpu_weights_options w = {.train = o->train,
@@ -529,6 +548,20 @@ static int check_dropout(const struct mgpu_trainer *t)
     return 0;
 }
 
+/* Likewise. tf2onnx leaves Keras's momentum out; ONNX's default is another than Keras's. */
+static int check_momentum(const struct mgpu_trainer *t)
+{
+    for (int i = 0; i < t->lower.momenta && t->lower.training; i++)
+        if (!*t->lower.momentum[i].fits)
+            return mgpu_fail(MGPU_EUSAGE,
+                             "--bn-momentum %s: no running mean that moves is called so",
+                             t->options.bn_momentum[i]);
+    if (*t->lower.momentum_unsaid && t->model->producer == MGPU_PRODUCER_TENSORFLOW)
+        mgpu_note("the file does not say the momentum of its batch normalisations; it is taken as "
+                  "0.9 (--bn-momentum; Keras's default is 0.99)");
+    return 0;
+}
+
 int mgpu_settle_losses(struct mgpu_trainer *t)
 {
     struct mgpu_graph *g = NULL;
@@ -548,6 +581,7 @@ int mgpu_settle_losses(struct mgpu_trainer *t)
     mgpu_graph_free(g);
     MGPU_TRY(rc);
     MGPU_TRY(check_dropout(t));
+    MGPU_TRY(check_momentum(t));
     int metrics = mgpu_text_count(t->options.metric);
     for (int i = 0; i < metrics; i++)
         MGPU_TRY(mgpu_metric_parse(&t->metric, &t->metrics, t->options.metric[i], t->loss,

@@ -41,7 +41,8 @@
 const struct mgpu_arg mgpu_train_table[] = {
     HEADING("Data"),
     LIST("data", data, "NAME=FILE[:SET]",
-         "samples of an input or label: HDF5, .npy, .npz, IDX (gzip too); FILE alone: all sets"),
+         "samples of an input or label: HDF5, .npy, .npz, IDX (gzip too), CSV; FILE alone: all "
+         "sets"),
     LIST("val", val, "NAME=FILE[:SET]", "validation data, the same way"),
     DOUBLE("val-split", val_split, 0, 0.999, "F", "hold out this part of the data for validation"),
     TEXT("sample-weight", sample_weight, "FILE[:SET]", "a weight for each sample"),

@@ -16,7 +16,7 @@ enum { HEAD = 4096 };
 
 static const struct mgpu_dataset_kind *const kinds[] = {
     &mgpu_dataset_hdf5, &mgpu_dataset_npy,    &mgpu_dataset_npz,
-    &mgpu_dataset_idx,  &mgpu_dataset_idx_gz,
+    &mgpu_dataset_idx,  &mgpu_dataset_idx_gz, &mgpu_dataset_csv,
 };
 
 void mgpu_name_list_add(struct mgpu_name_list *names, const char *name)
@@ -64,8 +64,8 @@ static int find_kind(const struct mgpu_dataset_kind **out, const char *path)
             return 0;
         }
     return mgpu_fail(MGPU_EUNSUPPORTED,
-                     "%s: not a kind of data file that is known (HDF5, npy, npz, IDX, gzipped IDX; "
-                     "CSV cannot be read yet)",
+                     "%s: not a kind of data file that is known (HDF5, npy, npz, IDX, gzipped IDX, "
+                     "CSV)",
                      path);
 }
 
@@ -109,7 +109,7 @@ static int choose_name(char **out, const struct mgpu_dataset_kind *kind, const c
     if (!kind->list && name)
         return mgpu_fail(MGPU_EINVALID, "%s: one %s array, which has no name; '%s' was asked for",
                          path, kind->name, name);
-    if (!kind->list || name) {
+    if (!kind->list || kind->whole || name) {
         *out = mgpu_xstrdup(name ? name : "");
         return 0;
     }

@@ -41,7 +41,8 @@
 const struct mgpu_arg mgpu_train_table[] = {
     HEADING("Data"),
     LIST("data", data, "NAME=FILE[:SET]",
-         "samples of an input or label: HDF5, .npy, .npz, IDX (gzip too), CSV; FILE alone: all "
+         "samples of an input or label: HDF5, .npy, .npz, IDX, CSV, a folder of images; FILE "
+         "alone: all "
          "sets"),
     LIST("val", val, "NAME=FILE[:SET]", "validation data, the same way"),
     DOUBLE("val-split", val_split, 0, 0.999, "F", "hold out this part of the data for validation"),

@@ -2,6 +2,7 @@
 
 #include "runtime/base/memory.h"
 #include "runtime/base/status.h"
+#include "runtime/data/images.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -45,8 +46,6 @@ static int read_head(uint8_t head[HEAD], size_t *size, const char *path)
     }
     ssize_t got = S_ISREG(info.st_mode) ? pread(fd, head, HEAD, 0) : 0;
     close(fd);
-    if (S_ISDIR(info.st_mode))
-        return mgpu_fail(MGPU_EUNSUPPORTED, "%s: folders of images cannot be read yet", path);
     if (!S_ISREG(info.st_mode) || got < 0)
         return mgpu_fail(MGPU_EIO, "%s: not a regular file", path);
     *size = (size_t)got;
@@ -57,6 +56,11 @@ static int find_kind(const struct mgpu_dataset_kind **out, const char *path)
 {
     uint8_t head[HEAD];
     size_t size = 0;
+    struct stat info;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
+        *out = &mgpu_dataset_images;
+        return 0;
+    }
     MGPU_TRY(read_head(head, &size, path));
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (kinds[i]->probe(head, size)) {

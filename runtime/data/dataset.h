@@ -8,7 +8,7 @@
  *     mgpu_dataset_close(x);
  *
  * The kind of a file is told by its content, never by its name: HDF5, .npy, .npz, IDX (also
- * gzipped), CSV. A new kind is one row of the table in dataset.c.
+ * gzipped), CSV; and folders of images (images.h). A new kind is one row of the table in dataset.c.
  */
 #ifndef MGPU_DATA_DATASET_H
 #define MGPU_DATA_DATASET_H

@@ -200,6 +200,41 @@ static struct mgpu_feed_options feed_options(const struct mgpu_trainer *t, const
                                       .quiet = quiet};
 }
 
+/* Pictures take the input's shape, as far as it or --dim says one. */
+static int fit_pictures(const struct mgpu_trainer *t, struct mgpu_feed *feed,
+                        const struct mgpu_onnx_value *input)
+{
+    int64_t dims[MGPU_MAX_RANK];
+    if (!feed || input->rank < 0)
+        return 0;
+    for (int k = 0; k < input->rank; k++) {
+        dims[k] = input->dims[k];
+        for (int i = 0; i < t->lower.bindings && input->symbols[k]; i++)
+            if (!strcmp(t->lower.binding[i].name, input->symbols[k]))
+                dims[k] = t->lower.binding[i].value;
+    }
+    return mgpu_prefix(mgpu_feed_fit(feed, input->name, input->rank, dims), "'%s'", input->name);
+}
+
+/* Training's and validation's folders number the classes alike. */
+static int settle_classes(const struct mgpu_trainer *t)
+{
+    const struct mgpu_name_list *a = t->train.feed ? mgpu_feed_classes(t->train.feed) : NULL;
+    const struct mgpu_name_list *b = t->val.feed ? mgpu_feed_classes(t->val.feed) : NULL;
+    const char *text = "";
+    for (int i = 0; a && i < a->count; i++)
+        text = mgpu_arena_format(t->arena, "%s %d=%s", text, i, a->items[i]);
+    if (a && a->count)
+        mgpu_note("%d classes:%s", a->count, text);
+    for (int i = 0; a && b && (i < a->count || i < b->count); i++)
+        if (i >= a->count || i >= b->count || strcmp(a->items[i], b->items[i]))
+            return mgpu_fail(MGPU_EINVALID,
+                             "--val: its folders are not the classes of --data: number %d is '%s', "
+                             "not '%s'",
+                             i, i < b->count ? b->items[i] : "", i < a->count ? a->items[i] : "");
+    return 0;
+}
+
 /* What the data say of the model's inputs: sizes of symbolic axes, which axis counts samples. */
 static int settle_inputs(struct mgpu_trainer *t)
 {
@@ -210,6 +245,8 @@ static int settle_inputs(struct mgpu_trainer *t)
         const struct mgpu_dataset *d = NULL;
         in[i].name = declared->name;
         in[i].batch_axis = 0;
+        MGPU_TRY(fit_pictures(t, t->train.feed, declared));
+        MGPU_TRY(fit_pictures(t, t->val.feed, declared));
         if (!t->train.feed)
             continue;
         MGPU_TRY(mgpu_feed_dataset(&d, t->train.feed, declared->name));
@@ -258,6 +295,7 @@ int mgpu_settle_data(struct mgpu_trainer *t)
         struct mgpu_feed_options o = feed_options(t, t->options.val, true);
         MGPU_TRY(mgpu_feed_open(&t->val.feed, &o));
     }
+    MGPU_TRY(settle_classes(t));
     return settle_inputs(t);
 }
 

@@ -33,6 +33,12 @@ struct mgpu_dropout_rule { /* --dropout [NODE=]P, keep, off */
     bool *fits;            /* becomes true where a node goes by the rule; may be NULL */
 };
 
+struct mgpu_momentum_rule { /* --bn-momentum [PATTERN=]M */
+    const char *pattern;    /* glob on the running mean's name; NULL: all */
+    double momentum;        /* weight of the old value */
+    bool *fits;             /* becomes true where a node goes by the rule */
+};
+
 struct mgpu_lower_options {
     enum mgpu_dtype float_type; /* MGPU_FLOAT or MGPU_DOUBLE */
     int64_t batch;              /* samples of this lowering; 0: what the file says, else 1 */
@@ -45,6 +51,9 @@ struct mgpu_lower_options {
     int inputs;
     const struct mgpu_dropout_rule *dropout;
     int dropouts;
+    const struct mgpu_momentum_rule *momentum; /* the last that fits counts */
+    int momenta;
+    bool *momentum_unsaid; /* becomes true where statistics move by ONNX's default; may be NULL */
     const char *const *wanted; /* outputs (graph outputs or any ONNX name) to compute; NULL: all
                                 * graph outputs. What they do not need is not lowered. */
     int wanted_count;

@@ -5,6 +5,8 @@
 #include "runtime/ops/dims.h"
 #include "runtime/ops/normalize.h"
 
+#include <fnmatch.h>
+
 enum { X, SCALE, BIAS, MEAN, VARIANCE, INPUTS };
 
 struct batch_norm {
@@ -32,8 +34,26 @@ static int read_node(struct mgpu_lower *l, struct batch_norm *b)
             return mgpu_build_error();
     }
     b->epsilon = mgpu_onnx_float(l->node, "epsilon", 1e-5);
-    b->momentum = mgpu_onnx_float(l->node, "momentum", (double)0.9f);
     return b->in[X] ? 0 : mgpu_build_error();
+}
+
+/* How slowly the running statistics follow: what a rule says, what the file says, ONNX's default.
+ */
+static double momentum(struct mgpu_lower *l)
+{
+    const struct mgpu_lower_options *o = l->options;
+    const struct mgpu_parameter *mean = mgpu_lower_parameter(l, MEAN);
+    const struct mgpu_momentum_rule *rule = NULL;
+    for (int i = 0; i < o->momenta; i++) {
+        const char *pattern = o->momentum[i].pattern;
+        if (pattern && (!mean || fnmatch(pattern, mean->name, 0) != 0))
+            continue;
+        rule = &o->momentum[i];
+        *rule->fits = true;
+    }
+    if (!rule && o->momentum_unsaid && !mgpu_onnx_attribute(l->node, "momentum"))
+        *o->momentum_unsaid = true;
+    return rule ? rule->momentum : mgpu_onnx_float(l->node, "momentum", (double)0.9f);
 }
 
 /* Whether the file itself asks for the batch's statistics. */
@@ -168,8 +188,9 @@ static struct mgpu_value *run(struct mgpu_lower *l, const struct batch_norm *b, 
     return next;
 }
 
-static int with_batch(struct mgpu_lower *l, const struct batch_norm *b)
+static int with_batch(struct mgpu_lower *l, struct batch_norm *b)
 {
+    b->momentum = momentum(l);
     struct mgpu_value *out[3];
     struct mgpu_batch_norm_attrs attrs = {
         .epsilon = b->epsilon,

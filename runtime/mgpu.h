@@ -40,7 +40,7 @@ struct mgpu_options {
     const char *const *dim;
     const char *const *freeze, *const *train, *const *tie, *const *untie;
     const char *batch_norm, *bn_variance;
-    const char *const *dropout;
+    const char *const *bn_momentum, *const *dropout;
     /* loss and optimizer */
     const char *const *loss, *const *metric, *const *group;
     const char *optimizer, *lr_schedule;

@@ -41,7 +41,9 @@
 const struct mgpu_arg mgpu_train_table[] = {
     HEADING("Data"),
     LIST("data", data, "NAME=FILE[:SET]",
-         "samples of an input or label: HDF5, .npy, .npz, IDX (gzip too); FILE alone: all sets"),
+         "samples of an input or label: HDF5, .npy, .npz, IDX, CSV, a folder of images; FILE "
+         "alone: all "
+         "sets"),
     LIST("val", val, "NAME=FILE[:SET]", "validation data, the same way"),
     DOUBLE("val-split", val_split, 0, 0.999, "F", "hold out this part of the data for validation"),
     TEXT("sample-weight", sample_weight, "FILE[:SET]", "a weight for each sample"),
@@ -68,6 +70,8 @@ const struct mgpu_arg mgpu_train_table[] = {
     LIST("untie", untie, "A", "train the copies or uses of A apart"),
     TEXT("batch-norm", batch_norm, "MODE", "train, frozen, or sync (statistics over all ranks)"),
     TEXT("bn-variance", bn_variance, "KIND", "running variance: unbiased or population"),
+    LIST("bn-momentum", bn_momentum, "[PATTERN=]M",
+         "weight of the old running statistics, where the file lacks it (glob on running means)"),
     LIST("dropout", dropout, "RULE", "keep, off, P or NODE=P"),
     OWN("report", report, "print what each initializer is, and stop"),
     OWN("dry-run", dry_run, "do everything up to step 1, print plan and memory, and stop"),

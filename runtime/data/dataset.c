@@ -2,6 +2,7 @@
 
 #include "runtime/base/memory.h"
 #include "runtime/base/status.h"
+#include "runtime/data/images.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +17,7 @@ enum { HEAD = 4096 };
 
 static const struct mgpu_dataset_kind *const kinds[] = {
     &mgpu_dataset_hdf5, &mgpu_dataset_npy,    &mgpu_dataset_npz,
-    &mgpu_dataset_idx,  &mgpu_dataset_idx_gz,
+    &mgpu_dataset_idx,  &mgpu_dataset_idx_gz, &mgpu_dataset_csv,
 };
 
 void mgpu_name_list_add(struct mgpu_name_list *names, const char *name)
@@ -45,8 +46,6 @@ static int read_head(uint8_t head[HEAD], size_t *size, const char *path)
     }
     ssize_t got = S_ISREG(info.st_mode) ? pread(fd, head, HEAD, 0) : 0;
     close(fd);
-    if (S_ISDIR(info.st_mode))
-        return mgpu_fail(MGPU_EUNSUPPORTED, "%s: folders of images cannot be read yet", path);
     if (!S_ISREG(info.st_mode) || got < 0)
         return mgpu_fail(MGPU_EIO, "%s: not a regular file", path);
     *size = (size_t)got;
@@ -57,6 +56,11 @@ static int find_kind(const struct mgpu_dataset_kind **out, const char *path)
 {
     uint8_t head[HEAD];
     size_t size = 0;
+    struct stat info;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
+        *out = &mgpu_dataset_images;
+        return 0;
+    }
     MGPU_TRY(read_head(head, &size, path));
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (kinds[i]->probe(head, size)) {
@@ -64,8 +68,8 @@ static int find_kind(const struct mgpu_dataset_kind **out, const char *path)
             return 0;
         }
     return mgpu_fail(MGPU_EUNSUPPORTED,
-                     "%s: not a kind of data file that is known (HDF5, npy, npz, IDX, gzipped IDX; "
-                     "CSV cannot be read yet)",
+                     "%s: not a kind of data file that is known (HDF5, npy, npz, IDX, gzipped IDX, "
+                     "CSV)",
                      path);
 }
 
@@ -109,7 +113,7 @@ static int choose_name(char **out, const struct mgpu_dataset_kind *kind, const c
     if (!kind->list && name)
         return mgpu_fail(MGPU_EINVALID, "%s: one %s array, which has no name; '%s' was asked for",
                          path, kind->name, name);
-    if (!kind->list || name) {
+    if (!kind->list || kind->whole || name) {
         *out = mgpu_xstrdup(name ? name : "");
         return 0;
     }

@@ -8,7 +8,7 @@
  *     mgpu_dataset_close(x);
  *
  * The kind of a file is told by its content, never by its name: HDF5, .npy, .npz, IDX (also
- * gzipped). A new kind is one row of the table in dataset.c.
+ * gzipped), CSV; and folders of images (images.h). A new kind is one row of the table in dataset.c.
  */
 #ifndef MGPU_DATA_DATASET_H
 #define MGPU_DATA_DATASET_H
@@ -80,6 +80,7 @@ uint64_t mgpu_dataset_fetches(const struct mgpu_dataset *dataset);
  * array), prepare, blocks, fetches. */
 struct mgpu_dataset_kind {
     const char *name;
+    bool whole; /* without a name, all that the file holds is one array */
     bool (*probe)(const uint8_t *head, size_t size); /* the file's first bytes, at most 4096 */
     int (*list)(struct mgpu_name_list *out, const char *path);
     int (*open)(struct mgpu_dataset *dataset); /* fills type, rank, dims, state */
@@ -91,6 +92,6 @@ struct mgpu_dataset_kind {
     void (*close)(struct mgpu_dataset *dataset); /* also after a failed open; state may be NULL */
 };
 extern const struct mgpu_dataset_kind mgpu_dataset_hdf5, mgpu_dataset_npy, mgpu_dataset_npz,
-    mgpu_dataset_idx, mgpu_dataset_idx_gz;
+    mgpu_dataset_idx, mgpu_dataset_idx_gz, mgpu_dataset_csv;
 
 #endif

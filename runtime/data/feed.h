@@ -47,6 +47,10 @@ void mgpu_feed_close(struct mgpu_feed *feed); /* NULL is fine */
 
 /* *out is the data under a name, or NULL when there are none. Borrowed. */
 int mgpu_feed_dataset(const struct mgpu_dataset **out, struct mgpu_feed *feed, const char *name);
+/* The classes of a folder of pictures; NULL: there is none among the data. */
+const struct mgpu_name_list *mgpu_feed_classes(const struct mgpu_feed *feed);
+/* Pictures take the shape of the input that they are for (mgpu_images_fit). */
+int mgpu_feed_fit(struct mgpu_feed *feed, const char *name, int rank, const int64_t *dims);
 int mgpu_feed_axis(const struct mgpu_feed *feed, const char *name);          /* default 0 */
 int64_t mgpu_feed_step_rows(const struct mgpu_feed *feed, const char *name); /* 0: one a sample */
 

@@ -3,6 +3,7 @@
 #include "runtime/base/nearest.h"
 #include "runtime/base/status.h"
 #include "runtime/data/feed_private.h"
+#include "runtime/data/images.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -205,6 +206,43 @@ static int set_options(struct mgpu_feed *feed, const struct mgpu_feed_options *o
     return 0;
 }
 
+/* A folder of pictures gives the labels too, where no other file does. */
+static int add_classes(struct mgpu_feed *feed)
+{
+    const struct mgpu_feed_entry *pictures = NULL;
+    struct mgpu_feed_entry *label;
+    for (int i = 0; i < feed->entry_count && !pictures; i++) {
+        const struct mgpu_dataset *d = feed->entries[i].dataset;
+        const struct mgpu_name_list *classes = d ? mgpu_images_classes(d) : NULL;
+        if (classes && classes->count)
+            pictures = &feed->entries[i];
+    }
+    if (!pictures || mgpu_feed_find(feed, "label"))
+        return 0;
+    const char *path = pictures->dataset->path;
+    MGPU_TRY(add_entry(&label, feed, "label"));
+    label->path = mgpu_xstrdup(path);
+    label->array = mgpu_xstrdup("label");
+    return 0;
+}
+
+const struct mgpu_name_list *mgpu_feed_classes(const struct mgpu_feed *feed)
+{
+    for (int i = 0; i < feed->entry_count; i++) {
+        const struct mgpu_dataset *d = feed->entries[i].dataset;
+        const struct mgpu_name_list *classes = d ? mgpu_images_classes(d) : NULL;
+        if (classes)
+            return classes;
+    }
+    return NULL;
+}
+
+int mgpu_feed_fit(struct mgpu_feed *feed, const char *name, int rank, const int64_t *dims)
+{
+    struct mgpu_feed_entry *e = mgpu_feed_find(feed, name);
+    return e && e->dataset ? mgpu_images_fit(e->dataset, rank, dims) : 0;
+}
+
 int mgpu_feed_open(struct mgpu_feed **out, const struct mgpu_feed_options *o)
 {
     struct mgpu_feed *feed = *out = mgpu_xcalloc(1, sizeof *feed);
@@ -213,6 +251,8 @@ int mgpu_feed_open(struct mgpu_feed **out, const struct mgpu_feed_options *o)
     int rc = 0;
     for (int i = 0; rc == 0 && i < o->data.count; i++)
         rc = add_data(feed, o->data.items[i]);
+    if (rc == 0)
+        rc = add_classes(feed);
     if (rc == 0)
         rc = set_options(feed, o);
     if (rc < 0) {

@@ -90,6 +90,24 @@ static int settle_dropout(struct mgpu_trainer *t)
     return 0;
 }
 
+/* [PATTERN=]M */
+static int settle_momentum(struct mgpu_trainer *t)
+{
+    int n = mgpu_text_count(t->options.bn_momentum);
+    struct mgpu_momentum_rule *r = MGPU_NEW_ARRAY(t->arena, struct mgpu_momentum_rule, n);
+    for (int i = 0; i < n; i++) {
+        const char *text = t->options.bn_momentum[i], *value = text;
+        r[i].fits = MGPU_NEW(t->arena, bool);
+        if (strchr(text, '='))
+            MGPU_TRY(split_pair(t, "--bn-momentum", text, &r[i].pattern, &value));
+        MGPU_TRY(number("--bn-momentum", value, 0, 1, &r[i].momentum));
+    }
+    t->lower.momentum = r;
+    t->lower.momenta = n;
+    t->lower.momentum_unsaid = MGPU_NEW(t->arena, bool);
+    return 0;
+}
+
 static int settle_words(struct mgpu_trainer *t)
 {
     static const char *const norms[] = {"train", "frozen", "sync", NULL};
@@ -143,6 +161,7 @@ int mgpu_settle_model(struct mgpu_trainer *t)
     MGPU_TRY(settle_words(t));
     MGPU_TRY(settle_bindings(t));
     MGPU_TRY(settle_dropout(t));
+    MGPU_TRY(settle_momentum(t));
     MGPU_TRY(mgpu_onnx_read(&t->file, t->path));
     MGPU_TRY(mgpu_prefix(mgpu_onnx_model_new(&t->model, t->file), "%s", t->path));
     struct mgpu_weights_options w = {.train = o->train,
@@ -181,6 +200,41 @@ static struct mgpu_feed_options feed_options(const struct mgpu_trainer *t, const
                                       .quiet = quiet};
 }
 
+/* Pictures take the input's shape, as far as it or --dim says one. */
+static int fit_pictures(const struct mgpu_trainer *t, struct mgpu_feed *feed,
+                        const struct mgpu_onnx_value *input)
+{
+    int64_t dims[MGPU_MAX_RANK];
+    if (!feed || input->rank < 0)
+        return 0;
+    for (int k = 0; k < input->rank; k++) {
+        dims[k] = input->dims[k];
+        for (int i = 0; i < t->lower.bindings && input->symbols[k]; i++)
+            if (!strcmp(t->lower.binding[i].name, input->symbols[k]))
+                dims[k] = t->lower.binding[i].value;
+    }
+    return mgpu_prefix(mgpu_feed_fit(feed, input->name, input->rank, dims), "'%s'", input->name);
+}
+
+/* Training's and validation's folders number the classes alike. */
+static int settle_classes(const struct mgpu_trainer *t)
+{
+    const struct mgpu_name_list *a = t->train.feed ? mgpu_feed_classes(t->train.feed) : NULL;
+    const struct mgpu_name_list *b = t->val.feed ? mgpu_feed_classes(t->val.feed) : NULL;
+    const char *text = "";
+    for (int i = 0; a && i < a->count; i++)
+        text = mgpu_arena_format(t->arena, "%s %d=%s", text, i, a->items[i]);
+    if (a && a->count)
+        mgpu_note("%d classes:%s", a->count, text);
+    for (int i = 0; a && b && (i < a->count || i < b->count); i++)
+        if (i >= a->count || i >= b->count || strcmp(a->items[i], b->items[i]))
+            return mgpu_fail(MGPU_EINVALID,
+                             "--val: its folders are not the classes of --data: number %d is '%s', "
+                             "not '%s'",
+                             i, i < b->count ? b->items[i] : "", i < a->count ? a->items[i] : "");
+    return 0;
+}
+
 /* What the data say of the model's inputs: sizes of symbolic axes, which axis counts samples. */
 static int settle_inputs(struct mgpu_trainer *t)
 {
@@ -191,6 +245,8 @@ static int settle_inputs(struct mgpu_trainer *t)
         const struct mgpu_dataset *d = NULL;
         in[i].name = declared->name;
         in[i].batch_axis = 0;
+        MGPU_TRY(fit_pictures(t, t->train.feed, declared));
+        MGPU_TRY(fit_pictures(t, t->val.feed, declared));
         if (!t->train.feed)
             continue;
         MGPU_TRY(mgpu_feed_dataset(&d, t->train.feed, declared->name));
@@ -239,6 +295,7 @@ int mgpu_settle_data(struct mgpu_trainer *t)
         struct mgpu_feed_options o = feed_options(t, t->options.val, true);
         MGPU_TRY(mgpu_feed_open(&t->val.feed, &o));
     }
+    MGPU_TRY(settle_classes(t));
     return settle_inputs(t);
 }
 
@@ -529,6 +586,20 @@ static int check_dropout(const struct mgpu_trainer *t)
     return 0;
 }
 
+/* Likewise. tf2onnx leaves Keras's momentum out; ONNX's default is another than Keras's. */
+static int check_momentum(const struct mgpu_trainer *t)
+{
+    for (int i = 0; i < t->lower.momenta && t->lower.training; i++)
+        if (!*t->lower.momentum[i].fits)
+            return mgpu_fail(MGPU_EUSAGE,
+                             "--bn-momentum %s: no running mean that moves is called so",
+                             t->options.bn_momentum[i]);
+    if (*t->lower.momentum_unsaid && t->model->producer == MGPU_PRODUCER_TENSORFLOW)
+        mgpu_note("the file does not say the momentum of its batch normalisations; it is taken as "
+                  "0.9 (--bn-momentum; Keras's default is 0.99)");
+    return 0;
+}
+
 int mgpu_settle_losses(struct mgpu_trainer *t)
 {
     struct mgpu_graph *g = NULL;
@@ -548,6 +619,7 @@ int mgpu_settle_losses(struct mgpu_trainer *t)
     mgpu_graph_free(g);
     MGPU_TRY(rc);
     MGPU_TRY(check_dropout(t));
+    MGPU_TRY(check_momentum(t));
     int metrics = mgpu_text_count(t->options.metric);
     for (int i = 0; i < metrics; i++)
         MGPU_TRY(mgpu_metric_parse(&t->metric, &t->metrics, t->options.metric[i], t->loss,

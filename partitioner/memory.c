@@ -4,6 +4,7 @@
 #include "runtime/compile/program.h"
 #include "runtime/graph/step_scalar.h"
 
+#include <omp.h>
 #include <stdlib.h>
 
 static void add_up(struct mgpu_memory *m)
@@ -36,6 +37,8 @@ int mgpu_memory_compiled(struct mgpu_memory *out, struct mgpu_graph *whole,
     struct mgpu_store_layout *store = mgpu_store_layout_new();
     struct mgpu_compile_options o = {
         .backend = &mgpu_backend_cpu, .store = store, .threads = threads};
+    int before = omp_get_max_threads();
+    omp_set_num_threads(threads); /* kernels ask for it when they size their scratch memory */
     int rc = mgpu_plan_apply(whole, plan, rank, pieces, &applied);
     if (rc == 0)
         rc = mgpu_store_add(store, whole);
@@ -45,6 +48,7 @@ int mgpu_memory_compiled(struct mgpu_memory *out, struct mgpu_graph *whole,
         rc = mgpu_compile(&program, whole, &applied, &o);
     if (rc == 0)
         read_program(out, program, store);
+    omp_set_num_threads(before);
     mgpu_program_free(program);
     mgpu_store_layout_free(store);
     return rc;

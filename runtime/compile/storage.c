@@ -189,11 +189,34 @@ static void find_lifetimes(struct mgpu_storage *s, const struct mgpu_graph *g, c
     }
 }
 
-static void merge(struct mgpu_storage *s, int from, int into)
+/* The values of each root as a list: first[root], next[value] ...; -1: its end. */
+struct members {
+    int *first, *next;
+};
+
+static void list_members(struct members *m, const struct mgpu_storage *s)
 {
+    m->first = mgpu_xcalloc((size_t)s->values + 1, sizeof *m->first);
+    m->next = mgpu_xcalloc((size_t)s->values + 1, sizeof *m->next);
     for (int i = 0; i < s->values; i++)
-        if (s->root[i] == from)
-            s->root[i] = into;
+        m->first[i] = -1;
+    for (int i = s->values - 1; i >= 0; i--) {
+        m->next[i] = m->first[s->root[i]];
+        m->first[s->root[i]] = i;
+    }
+}
+
+/* `from` has few values: those of one node's output. */
+static void merge(struct mgpu_storage *s, struct members *m, int from, int into)
+{
+    int last = -1;
+    for (int i = m->first[from]; i >= 0; i = m->next[i]) {
+        s->root[i] = into;
+        last = i;
+    }
+    m->next[last] = m->first[into];
+    m->first[into] = m->first[from];
+    m->first[from] = -1;
     if (s->home[from].last > s->home[into].last)
         s->home[into].last = s->home[from].last;
 }
@@ -201,6 +224,8 @@ static void merge(struct mgpu_storage *s, int from, int into)
 /* Lets outputs overwrite an input that dies at their node. */
 static void share_in_place(struct mgpu_storage *s, const struct mgpu_graph *g, const bool *live)
 {
+    struct members members;
+    list_members(&members, s);
     for (int n = 0; n < g->node_count; n++) {
         const struct mgpu_node *node = g->nodes[n];
         struct mgpu_alias pairs[MGPU_MAX_OUTPUTS];
@@ -214,9 +239,11 @@ static void share_in_place(struct mgpu_storage *s, const struct mgpu_graph *g, c
             if (x == y || hx->pinned || hy->pinned || hx->last != n || hy->first != n ||
                 hx->bytes != hy->bytes)
                 continue;
-            merge(s, y, x);
+            merge(s, &members, y, x);
         }
     }
+    free(members.first);
+    free(members.next);
 }
 
 void mgpu_storage_assign(struct mgpu_storage *s, const struct mgpu_graph *g, const bool *live,

@@ -30,6 +30,19 @@ static int *edge_lists(struct canon *c, int **first, bool by_from)
     return list;
 }
 
+/* What is computed again comes right before its first user. */
+static void rank_again(struct canon *c)
+{
+    const struct mgpu_task_graph *g = c->graph;
+    for (int u = g->tasks - 1; u >= 0; u--) {
+        if (!g->task[u].again)
+            continue;
+        c->rank[u] = 0;
+        for (int k = c->out_first[u]; k < c->out_first[u + 1]; k++)
+            c->rank[u] = fmax(c->rank[u], c->rank[g->edge[c->out[k]].to]);
+    }
+}
+
 /* The longest path from a task to the end that leaves out updates. A task that feeds nothing else
  * gets its predecessors' smallest rank, so that it follows them at once (a weight's gradient). */
 static void rank_tasks(struct canon *c)
@@ -55,12 +68,14 @@ static void rank_tasks(struct canon *c)
         double least = -1;
         for (int k = c->in_first[u]; k < c->in_first[u + 1]; k++) {
             int from = g->edge[c->in[k]].from;
-            if (g->task[from].phase == MGPU_PHASE_BACKWARD && (least < 0 || c->rank[from] < least))
+            if (g->task[from].phase == MGPU_PHASE_BACKWARD && !g->task[from].again &&
+                (least < 0 || c->rank[from] < least))
                 least = c->rank[from];
         }
         if (least > c->rank[u])
             c->rank[u] = least;
     }
+    rank_again(c);
 }
 
 /* A time as a share of the longest, rounded: the same when everything takes three times as long. */

@@ -183,7 +183,8 @@ static void add_edges(struct builder *b)
             if (from == to)
                 continue;
             int64_t bytes = one && seen ? 0 : t->bytes;
-            g->edge[count++] = (struct mgpu_edge){from, to, bytes, one ? -1 - to : i};
+            g->edge[count++] = (struct mgpu_edge){
+                .from = from, .to = to, .bytes = bytes, .value = one ? -1 - to : i};
             seen = true;
         }
     }

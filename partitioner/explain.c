@@ -129,6 +129,9 @@ static const char *why_lost(const struct mgpu_search_run *run, const struct mgpu
         return c->why;
     if (!c->feasible)
         return lacking(run, c);
+    if (run->request->strategy && c->step_ms < best->step_ms)
+        return mgpu_arena_format(run->arena, "it is faster, but '%s' was asked for",
+                                 run->request->strategy);
     switch (c->strategy) {
     case MGPU_TACTIC_SINGLE:
         return mgpu_arena_format(run->arena, "one device does all the work: %.2f times as long",

@@ -208,7 +208,7 @@ static void number_params(struct mgpu_flow *f)
 
 struct edge_key {
     int from, value, to;
-    int64_t bytes;
+    int64_t bytes, held;
 };
 
 static int compare_edge(const void *a, const void *b)
@@ -244,7 +244,7 @@ static void list_tensors(struct mgpu_flow *f)
     struct edge_key *key = MGPU_NEW_ARRAY(f->arena, struct edge_key, g->edges);
     for (int i = 0; i < g->edges; i++)
         key[i] = (struct edge_key){f->task_at[g->edge[i].from], g->edge[i].value,
-                                   f->task_at[g->edge[i].to], g->edge[i].bytes};
+                                   f->task_at[g->edge[i].to], g->edge[i].bytes, g->edge[i].held};
     qsort(key, (size_t)g->edges, sizeof *key, compare_edge);
     f->tensor = MGPU_NEW_ARRAY(f->arena, struct mgpu_flow_tensor, g->edges);
     f->use = MGPU_NEW_ARRAY(f->arena, int, g->edges);
@@ -252,7 +252,7 @@ static void list_tensors(struct mgpu_flow *f)
     for (int i = 0, uses = 0; i < g->edges; i++) {
         if (!t || t->from != key[i].from || key[i].value != key[i - 1].value) {
             t = &f->tensor[f->tensors++];
-            *t = (struct mgpu_flow_tensor){.from = key[i].from, .use = uses};
+            *t = (struct mgpu_flow_tensor){.from = key[i].from, .held = key[i].held, .use = uses};
         }
         if (t->bytes < key[i].bytes)
             t->bytes = key[i].bytes;

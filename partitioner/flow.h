@@ -23,7 +23,7 @@ struct mgpu_flow_task {
 
 struct mgpu_flow_tensor { /* what a task sends to others, once a device */
     int from;
-    int64_t bytes;
+    int64_t bytes, held;
     int use, uses; /* positions of the tasks that take it, rising */
 };
 

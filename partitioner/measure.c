@@ -124,8 +124,7 @@ static int compile_rank(struct mgpu_rank *rank, void *context)
     struct mgpu_compile_options o = {.backend = &mgpu_backend_cpu,
                                      .store = run->store,
                                      .threads = rank->device.threads,
-                                     .exact = run->m->exact,
-                                     .unfused = true}; /* tasks are made of the unfused graph */
+                                     .exact = run->m->exact};
     struct mgpu_graph *g = run->graph[rank->rank];
     run->graph[rank->rank] = NULL;
     return mgpu_compile(&run->program[rank->rank], g, &run->applied[rank->rank], &o);
@@ -160,16 +159,22 @@ static int step_rank(struct mgpu_rank *rank, void *context)
 
 /* ---- Nodes ----------------------------------------------------------------------------------- */
 
-static bool knows_all(const struct mgpu_profile *profile, const struct mgpu_device_kind *kind,
-                      const struct mgpu_graph *g)
+/* Whether it has the time of every node that a step would run. */
+static int knows_all(bool *all, const struct mgpu_profile *profile,
+                     const struct mgpu_device_kind *kind, const struct mgpu_measure *m)
 {
-    bool *live = mgpu_xcalloc((size_t)g->node_count + 1, sizeof *live), all = true;
+    struct mgpu_graph *g;
+    MGPU_TRY(m->graph(&g, m->context));
+    int rc = mgpu_optimize(g, &mgpu_backend_cpu);
+    bool *live = mgpu_xcalloc((size_t)g->node_count + 1, sizeof *live);
     mgpu_find_live(g, live);
-    for (int i = 0; i < g->node_count && all; i++)
-        all = !live[i] || mgpu_is_view(g->nodes[i]) ||
-              mgpu_profile_ms(profile, kind, g->nodes[i]) >= 0;
+    *all = true;
+    for (int i = 0; i < g->node_count && *all; i++)
+        *all = !live[i] || mgpu_is_view(g->nodes[i]) ||
+               mgpu_profile_ms(profile, kind, g->nodes[i]) >= 0;
     free(live);
-    return all;
+    mgpu_graph_free(g);
+    return rc;
 }
 
 static void tell(const struct mgpu_measure *m, const char *what, double share)
@@ -178,15 +183,14 @@ static void tell(const struct mgpu_measure *m, const char *what, double share)
         m->progress(m->progress_context, what, share);
 }
 
-/* Graphs on every rank, compiled, with memory. run->graph[0] is there already. */
+/* Graphs on every rank, compiled, with memory. */
 static int prepare(struct run *run)
 {
     struct mgpu_plan *one = mgpu_plan_data(1);
     int64_t bytes[MGPU_BUFFERS];
     int rc = 0;
     for (int r = 0; r < run->m->ranks && rc == 0; r++) {
-        if (r)
-            rc = run->m->graph(&run->graph[r], run->m->context);
+        rc = run->m->graph(&run->graph[r], run->m->context);
         if (rc == 0)
             rc = mgpu_plan_apply(run->graph[r], one, 0, 1, &run->applied[r]);
         if (rc == 0)
@@ -258,8 +262,9 @@ static void keep_times(struct mgpu_profile *profile, struct run *run, int steps)
 static int measure_nodes(struct mgpu_profile *profile, struct run *run)
 {
     struct mgpu_device_kind kind = {.threads = run->m->device[0].threads, .busy = run->m->ranks};
-    MGPU_TRY(run->m->graph(&run->graph[0], run->m->context));
-    if (knows_all(profile, &kind, run->graph[0]))
+    bool known;
+    MGPU_TRY(knows_all(&known, profile, &kind, run->m));
+    if (known)
         return 0;
     MGPU_TRY(prepare(run));
     int steps = run_steps(run);

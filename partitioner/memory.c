@@ -4,6 +4,7 @@
 #include "runtime/compile/program.h"
 #include "runtime/graph/step_scalar.h"
 
+#include <omp.h>
 #include <stdlib.h>
 
 static void add_up(struct mgpu_memory *m)
@@ -36,6 +37,8 @@ int mgpu_memory_compiled(struct mgpu_memory *out, struct mgpu_graph *whole,
     struct mgpu_store_layout *store = mgpu_store_layout_new();
     struct mgpu_compile_options o = {
         .backend = &mgpu_backend_cpu, .store = store, .threads = threads};
+    int before = omp_get_max_threads();
+    omp_set_num_threads(threads); /* kernels ask for it when they size their scratch memory */
     int rc = mgpu_plan_apply(whole, plan, rank, pieces, &applied);
     if (rc == 0)
         rc = mgpu_store_add(store, whole);
@@ -45,6 +48,7 @@ int mgpu_memory_compiled(struct mgpu_memory *out, struct mgpu_graph *whole,
         rc = mgpu_compile(&program, whole, &applied, &o);
     if (rc == 0)
         read_program(out, program, store);
+    omp_set_num_threads(before);
     mgpu_program_free(program);
     mgpu_store_layout_free(store);
     return rc;
@@ -77,33 +81,54 @@ static void live(struct sweep *s, int from, int to, int64_t bytes)
     s->change[to + 1] -= bytes;
 }
 
-/* What tasks here make lives until the last task here that needs it; what is sent or arrives, to
- * the end of the step: the runtime cannot tell when communication beside later tasks is over. */
-static void own_outputs(struct sweep *s)
-{
-    int end = s->t->tasks, *last = mgpu_xcalloc((size_t)end + 1, sizeof *last);
-    for (int i = 0; i < end; i++)
-        last[i] = i;
-    for (int i = 0; i < s->t->edges; i++) {
-        const struct mgpu_edge *e = &s->t->edge[i];
-        int until = place_of(s, e->to) == s->device ? e->to : end;
-        last[e->from] = until > last[e->from] ? until : last[e->from];
-    }
-    for (int i = 0; i < end; i++) {
-        if (place_of(s, i) != s->device)
-            continue;
-        live(s, i, last[i], s->t->task[i].output);
-        live(s, i, i, s->t->task[i].scratch);
-    }
-    free(last);
-}
-
-static void arrivals(struct sweep *s)
+static int value_count(const struct sweep *s)
 {
     int values = 0;
     for (int i = 0; i < s->t->edges; i++)
         if (s->t->edge[i].value >= values)
             values = s->t->edge[i].value + 1;
+    return values;
+}
+
+/* What tasks here make lives until the last task here that needs it; what is sent or arrives, to
+ * the end of the step: the runtime cannot tell when communication beside later tasks is over. */
+static void own_outputs(struct sweep *s)
+{
+    int end = s->t->tasks, values = value_count(s);
+    int *last = mgpu_xcalloc((size_t)values + 1, sizeof *last); /* by value: last user + 1 */
+    int *all = mgpu_xcalloc((size_t)end + 1, sizeof *all);      /* by task: last user */
+    int64_t *rest = mgpu_xcalloc((size_t)end + 1, sizeof *rest);
+    for (int i = 0; i < end; i++) {
+        all[i] = i;
+        rest[i] = s->t->task[i].output;
+    }
+    for (int i = 0; i < s->t->edges; i++) {
+        const struct mgpu_edge *e = &s->t->edge[i];
+        int until = place_of(s, e->to) == s->device ? e->to : end;
+        rest[e->from] -= last[e->value] ? 0 : e->held;
+        last[e->value] = until + 1 > last[e->value] ? until + 1 : last[e->value];
+        all[e->from] = until > all[e->from] ? until : all[e->from];
+    }
+    for (int i = 0; i < s->t->edges; i++) {
+        const struct mgpu_edge *e = &s->t->edge[i];
+        if (last[e->value] && place_of(s, e->from) == s->device)
+            live(s, e->from, last[e->value] - 1, e->held);
+        last[e->value] = 0;
+    }
+    for (int i = 0; i < end; i++) {
+        if (place_of(s, i) != s->device)
+            continue;
+        live(s, i, all[i], rest[i]);
+        live(s, i, i, s->t->task[i].scratch);
+    }
+    free(last);
+    free(all);
+    free(rest);
+}
+
+static void arrivals(struct sweep *s)
+{
+    int values = value_count(s);
     bool *there = mgpu_xcalloc((size_t)values + 1, sizeof *there);
     for (int i = 0; i < s->t->edges; i++) {
         const struct mgpu_edge *e = &s->t->edge[i];

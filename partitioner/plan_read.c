@@ -275,6 +275,18 @@ static int read_owners(const struct reader *r)
     return 0;
 }
 
+/* Devices behind the last that has something to do get no rank. */
+static void drop_idle_places(struct mgpu_plan_file *plan)
+{
+    int last = 0;
+    for (int i = 0; i < plan->nodes; i++)
+        last = plan->node[i].place > last ? plan->node[i].place : last;
+    for (int i = 0; i < plan->owners; i++)
+        last = plan->owner[i].place > last ? plan->owner[i].place : last;
+    if (plan->replicas == 1)
+        plan->places = last + 1;
+}
+
 static int read_buckets(const struct reader *r)
 {
     char buffer[WHERE];
@@ -387,6 +399,7 @@ static int read_all(const struct reader *r)
     MGPU_TRY(read_rewrites(r));
     MGPU_TRY(read_nodes(r));
     MGPU_TRY(read_owners(r));
+    drop_idle_places(r->plan);
     MGPU_TRY(read_buckets(r));
     MGPU_TRY(read_predicted(r));
     MGPU_TRY(read_alternatives(r));

@@ -3,7 +3,7 @@
 #include "partitioner/plan_check.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
-#include "runtime/compile/plan.h"
+#include "runtime/compile/program.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -140,12 +140,41 @@ static void set_pins(const struct mgpu_planner *p, struct mgpu_task_graph *t)
     }
 }
 
+/* Whether all nodes that are pinned are still there. */
+static bool has_pinned(const struct mgpu_planner *p, const struct mgpu_graph *g)
+{
+    const struct mgpu_outline *o = p->planned->outline;
+    bool *there = mgpu_xcalloc((size_t)o->nodes + 1, sizeof *there), all = true;
+    for (int n = 0; n < g->node_count; n++) {
+        int node = mgpu_outline_find(o, g->nodes[n]->origin.output);
+        if (node >= 0)
+            there[node] = true;
+    }
+    for (int i = 0; i < o->nodes; i++)
+        all = all && (there[i] || p->pin[i] < 0);
+    free(there);
+    return all;
+}
+
+/* The nodes that a step runs; as the model has them where one that is pinned would have become a
+ * part of another. */
+static int build_graph(struct mgpu_planner *p, int variant, int64_t batch, struct mgpu_graph **g)
+{
+    MGPU_TRY(p->model->graph(g, p->model->context, batch, p->variant[variant]));
+    int rc = mgpu_optimize(*g, &mgpu_backend_cpu);
+    if (rc == 0 && has_pinned(p, *g))
+        return 0;
+    mgpu_graph_free(*g);
+    MGPU_TRY(rc);
+    return p->model->graph(g, p->model->context, batch, p->variant[variant]);
+}
+
 static int build_tasks(struct mgpu_planner *p, int variant, int64_t batch, int busy,
                        struct mgpu_task_graph **out)
 {
     struct mgpu_graph *g;
     const struct mgpu_topology *t = p->planned->topology;
-    MGPU_TRY(p->model->graph(&g, p->model->context, batch, p->variant[variant]));
+    MGPU_TRY(build_graph(p, variant, batch, &g));
     struct mgpu_topology *now = mgpu_topology_first(t, t->devices, busy);
     int rc = mgpu_tasks_build(out, g, now, p->rate, p->profile);
     mgpu_topology_free(now);

@@ -112,12 +112,19 @@ static void place_nodes(struct make *m)
             (struct mgpu_plan_node){.output = mgpu_arena_string(plan->arena, o->node[i].output),
                                     .name = mgpu_arena_string(plan->arena, o->node[i].name),
                                     .type = mgpu_arena_string(plan->arena, o->node[i].type)};
+    bool *placed = MGPU_NEW_ARRAY(plan->arena, bool, o->nodes);
     for (int i = 0; i < g->tasks; i++) {
         const struct mgpu_task *t = &g->task[i];
         int node = t->key ? mgpu_outline_find(o, t->key) : -1;
-        if (node >= 0 && t->group >= 0)
+        if (node >= 0 && t->group >= 0) {
             plan->node[node].place = m->places.place_of[m->chosen->device[t->group]];
+            placed[node] = true;
+        }
     }
+    /* what became a part of others is where the first of them is */
+    for (int i = o->edges - 1; i >= 0; i--)
+        if (!placed[o->edge[i].from])
+            plan->node[o->edge[i].from].place = plan->node[o->edge[i].to].place;
 }
 
 static void set_owners(struct make *m)

@@ -9,7 +9,7 @@ struct mgpu_slots {
     const struct mgpu_simulator *s;
     int devices;
     int *slot;  /* by position */
-    int *until; /* by position: the slot before which its output is free */
+    int *until; /* by tensor: the slot before which it is free where it was made */
     int *first; /* by device: of task[] and delta[] */
     int *task;  /* positions, by device and slot */
     int64_t *delta;
@@ -22,7 +22,7 @@ static struct mgpu_slots *new_slots(struct mgpu_simulator *s)
     int tasks = s->flow->tasks, devices = s->replica->topology->devices;
     *m = (struct mgpu_slots){.s = s, .devices = devices};
     m->slot = MGPU_NEW_ARRAY(s->arena, int, tasks);
-    m->until = MGPU_NEW_ARRAY(s->arena, int, tasks);
+    m->until = MGPU_NEW_ARRAY(s->arena, int, s->flow->tensors);
     m->first = MGPU_NEW_ARRAY(s->arena, int, devices + 1);
     m->task = MGPU_NEW_ARRAY(s->arena, int, tasks);
     m->delta = MGPU_NEW_ARRAY(s->arena, int64_t, tasks + devices);
@@ -68,16 +68,14 @@ static void hold(struct mgpu_slots *m, int device, int from, int to, int64_t byt
     delta[to] -= bytes;
 }
 
-/* Where a task's output is used last on its own device: the slot after. */
-static int last_use(const struct mgpu_slots *m, int position)
+/* Where a tensor is used last on the device that made it: the slot after. */
+static int last_use(const struct mgpu_slots *m, const struct mgpu_flow_tensor *t)
 {
     const struct mgpu_flow *f = m->s->flow;
-    const struct mgpu_flow_task *t = &f->task[position];
-    int last = m->slot[position] + 1;
-    for (int i = t->tensor; i < t->tensor + t->tensors; i++)
-        for (int k = f->tensor[i].use; k < f->tensor[i].use + f->tensor[i].uses; k++)
-            if (m->s->at[f->use[k]] == m->s->at[position] && m->slot[f->use[k]] >= last)
-                last = m->slot[f->use[k]] + 1;
+    int last = m->slot[t->from] + 1;
+    for (int k = t->use; k < t->use + t->uses; k++)
+        if (m->s->at[f->use[k]] == m->s->at[t->from] && m->slot[f->use[k]] >= last)
+            last = m->slot[f->use[k]] + 1;
     return last;
 }
 
@@ -91,8 +89,8 @@ static void hold_sent(struct mgpu_slots *m)
             continue;
         const struct mgpu_flow_tensor *tensor = &f->tensor[t->tensor];
         int sent = slot_after(m, t->from, t->end), from = slot_after(m, t->to, t->start), to = from;
-        if (m->until[tensor->from] < sent)
-            m->until[tensor->from] = sent;
+        if (m->until[t->tensor] < sent)
+            m->until[t->tensor] = sent;
         from -= from > 0;
         for (int k = tensor->use; k < tensor->use + tensor->uses; k++)
             if (m->s->at[f->use[k]] == t->to && m->slot[f->use[k]] >= to)
@@ -104,12 +102,20 @@ static void hold_sent(struct mgpu_slots *m)
 static void hold_tasks(struct mgpu_slots *m)
 {
     const struct mgpu_flow *f = m->s->flow;
-    for (int i = 0; i < f->tasks; i++)
-        m->until[i] = last_use(m, i);
+    for (int i = 0; i < f->tensors; i++)
+        m->until[i] = last_use(m, &f->tensor[i]);
     hold_sent(m);
     for (int i = 0; i < f->tasks; i++) {
-        hold(m, m->s->at[i], m->slot[i], m->until[i], f->task[i].output);
-        hold(m, m->s->at[i], m->slot[i], m->slot[i] + 1, f->task[i].scratch);
+        const struct mgpu_flow_task *t = &f->task[i];
+        int64_t rest = t->output;
+        int last = m->slot[i] + 1;
+        for (int k = t->tensor; k < t->tensor + t->tensors; k++) {
+            hold(m, m->s->at[i], m->slot[i], m->until[k], f->tensor[k].held);
+            rest -= f->tensor[k].held;
+            last = m->until[k] > last ? m->until[k] : last;
+        }
+        hold(m, m->s->at[i], m->slot[i], last, rest);
+        hold(m, m->s->at[i], m->slot[i], m->slot[i] + 1, t->scratch);
     }
 }
 

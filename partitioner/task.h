@@ -21,9 +21,11 @@ struct mgpu_task {
                       * `param` (sums or updates a parameter that several groups use) */
     int param;       /* where group is -1: of the parameters */
     int phase;       /* enum mgpu_phase */
+    bool again;      /* computes an activation again, as late as it can */
     double *ms;      /* by device kind of the topology (mgpu_topology.kind) */
-    int64_t output;  /* bytes of activations that live from here to the last user; not of
-                      * parameters' gradients, which are stored */
+    int64_t output;  /* bytes of activations that it makes; not of parameters' gradients, which are
+                      * stored. They live to the last user: each value to its own, as far as edges
+                      * say what they hold */
     int64_t scratch; /* bytes of workspace while it runs, rather too many than too few */
     const char *key; /* of the forward node: its first ONNX output */
     const char *name, *type;
@@ -36,6 +38,7 @@ struct mgpu_edge { /* task `to` needs `bytes` of what task `from` made */
     int from, to;
     int64_t bytes;
     int value; /* equal numbers are the same tensor: sent once to a device however many need it */
+    int64_t held; /* bytes of from's output that it is; 0: not said, or stored */
 };
 
 struct mgpu_shared { /* a parameter */

@@ -38,16 +38,19 @@ struct build {
 
 /* ---- Sums of gradients ----------------------------------------------------------------------- */
 
-/* x0 + x1 of equal shapes in backward: gradients that meet. In which order they meet depends on the
- * order of the nodes in the file, so a chain of them becomes one task. */
+/* x0 + x1 + ... of equal shapes in backward: gradients that meet. In which order they meet depends
+ * on the order of the nodes in the file, so a chain of them becomes one task. */
 static bool is_sum(const struct mgpu_node *node)
 {
-    if (node->op != &mgpu_op_pointwise || node->origin.role != MGPU_BACKWARD || node->inputs != 2)
+    if (node->op != &mgpu_op_pointwise || node->origin.role != MGPU_BACKWARD || node->inputs < 2)
         return false;
     const struct mgpu_expr *e = ((const struct mgpu_pointwise_attrs *)node->attrs)->expr;
-    int64_t bytes = mgpu_value_bytes(node->output[0]);
-    return e->count == 3 && e->op[2].code == MGPU_X_ADD &&
-           mgpu_value_bytes(node->input[0]) == bytes && mgpu_value_bytes(node->input[1]) == bytes;
+    bool sum = e->count == 2 * node->inputs - 1;
+    for (int k = 0; k < e->count; k++)
+        sum = sum && (e->op[k].code == MGPU_X_INPUT || e->op[k].code == MGPU_X_ADD);
+    for (int i = 0; i < node->inputs; i++)
+        sum = sum && mgpu_value_bytes(node->input[i]) == mgpu_value_bytes(node->output[0]);
+    return sum;
 }
 
 static void find_uses(struct build *b)
@@ -86,7 +89,7 @@ static void merge_sums(struct build *b)
     for (int n = 0; n < g->node_count; n++)
         b->into[n] = n;
     for (int n = g->node_count - 1; n >= 0; n--)
-        for (int i = 0; b->live[n] && is_sum(g->nodes[n]) && i < 2; i++) {
+        for (int i = 0; b->live[n] && is_sum(g->nodes[n]) && i < g->nodes[n]->inputs; i++) {
             const struct mgpu_value *v = g->nodes[n]->input[i];
             if (v->kind == MGPU_VALUE_RESULT && is_sum(v->producer) && b->uses[v->id] == 1)
                 b->into[v->producer->id] = b->into[n];
@@ -251,13 +254,21 @@ static bool is_stored(const struct build *b, const struct mgpu_value *v)
     return b->gradient[v->id] >= 0 || b->stored[v->id];
 }
 
+/* Of an activation. Those of different lifetimes leave gaps between them: one part in so many. */
+static int64_t kept_bytes(const struct mgpu_value *v)
+{
+    enum { GAPS = 32 };
+    int64_t bytes = mgpu_value_bytes(v);
+    return bytes + bytes / GAPS;
+}
+
 /* A view counts as a copy: its memory lives on as long as the view's users. */
 static int64_t output_bytes(const struct build *b, const struct mgpu_node *node)
 {
     int64_t bytes = 0;
     for (int i = 0; i < node->outputs; i++)
         if (node->output[i] && !is_stored(b, node->output[i]))
-            bytes += mgpu_value_bytes(node->output[i]);
+            bytes += kept_bytes(node->output[i]);
     return bytes;
 }
 
@@ -279,7 +290,7 @@ static int64_t scratch_bytes(const struct build *b, const struct mgpu_node *node
     if (!has_cpu(b->topology))
         return node->op->workspace(node);
     enum mgpu_class class = mgpu_class_of(node->op);
-    bool product = class == MGPU_CLASS_GEMM || class == MGPU_CLASS_CONV || class == MGPU_CLASS_RNN;
+    bool product = class == MGPU_CLASS_GEMM || class == MGPU_CLASS_CONV;
     return TILES + node->op->workspace(node) + (product ? (int64_t)mgpu_operand_bytes(node) : 0);
 }
 
@@ -325,6 +336,7 @@ static void add_task(struct build *b, int n)
     struct mgpu_task *task = &b->t->task[b->task[n]];
     place_task(b, task, node);
     task->phase = phase_of(node);
+    task->again = node->origin.role == MGPU_RECOMPUTE;
     task->name = copied(b, node->origin.name);
     task->type = copied(b, node->origin.type);
     task->op_class = mgpu_class_of(node->op);
@@ -363,6 +375,11 @@ static int64_t moved_bytes(const struct mgpu_node *to, const struct mgpu_value *
     return to->op == &mgpu_op_global_norm ? (int64_t)sizeof(double) : mgpu_value_bytes(v);
 }
 
+static int64_t held_bytes(const struct build *b, const struct mgpu_value *v)
+{
+    return is_stored(b, v) ? 0 : kept_bytes(v);
+}
+
 static void add_edges(struct build *b)
 {
     const struct mgpu_graph *g = b->g;
@@ -379,7 +396,8 @@ static void add_edges(struct build *b)
             t->edge[t->edges++] = (struct mgpu_edge){.from = b->task[v->producer->id],
                                                      .to = b->task[n],
                                                      .bytes = moved_bytes(g->nodes[n], v),
-                                                     .value = v->id};
+                                                     .value = v->id,
+                                                     .held = held_bytes(b, v)};
         }
 }
 

@@ -68,6 +68,16 @@ static bool touch(const struct mgpu_instruction *a, const struct mgpu_instructio
     return false;
 }
 
+static int check_pair(const struct mgpu_program *p, int k, int i)
+{
+    const struct mgpu_instruction *a = &p->instruction[k], *b = &p->instruction[i];
+    if (!touch(a, b))
+        return 0;
+    return mgpu_fail(MGPU_EINTERNAL,
+                     "instructions %d (%s) and %d (%s) touch the same memory without an order", k,
+                     a->node->op->name, i, b->node->op->name);
+}
+
 int mgpu_program_check(const struct mgpu_program *p)
 {
     int streams = 1, rc = 0;
@@ -76,15 +86,20 @@ int mgpu_program_check(const struct mgpu_program *p)
             streams = stream_of(&p->instruction[i]) + 1;
     int *before = mgpu_xcalloc((size_t)p->instructions * (size_t)streams + 1, sizeof *before);
     replay(p, before, streams);
-    for (int i = 0; i < p->instructions && rc == 0; i++)
-        for (int k = 0; k < i && rc == 0; k++) {
-            const struct mgpu_instruction *a = &p->instruction[k], *b = &p->instruction[i];
-            if (before[i * streams + stream_of(a)] < k && touch(a, b))
-                rc = mgpu_fail(MGPU_EINTERNAL,
-                               "instructions %d (%s) and %d (%s) touch the same memory without "
-                               "an order",
-                               k, a->node->op->name, i, b->node->op->name);
-        }
+    int *earlier = mgpu_xcalloc((size_t)p->instructions + 1, sizeof *earlier);
+    int *last = mgpu_xcalloc((size_t)streams, sizeof *last);
+    for (int s = 0; s < streams; s++)
+        last[s] = -1;
+    for (int i = 0; i < p->instructions && rc == 0; i++) {
+        for (int s = 0; s < streams && rc == 0; s++)
+            for (int k = last[s]; k > before[i * streams + s] && rc == 0; k = earlier[k])
+                rc = check_pair(p, k, i);
+        int own = stream_of(&p->instruction[i]);
+        earlier[i] = last[own]; /* of the same stream */
+        last[own] = i;
+    }
+    free(earlier);
+    free(last);
     free(before);
     return rc;
 }

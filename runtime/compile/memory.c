@@ -33,14 +33,20 @@ static int by_offset(const void *a, const void *b)
 
 static int64_t most_alive(int count, const int64_t *bytes, const int *first, const int *last)
 {
-    int64_t most = 0;
+    int64_t most = 0, alive = 0;
+    int end = 0;
+    for (int i = 0; i < count; i++)
+        end = last[i] > end ? last[i] : end;
+    int64_t *change = mgpu_xcalloc((size_t)end + 2, sizeof *change); /* by instruction */
     for (int i = 0; i < count; i++) {
-        int64_t alive = 0; /* when block i begins */
-        for (int k = 0; k < count; k++)
-            if (first[k] <= first[i] && last[k] >= first[i])
-                alive += rounded(bytes[k]);
+        change[first[i]] += rounded(bytes[i]);
+        change[last[i] + 1] -= rounded(bytes[i]);
+    }
+    for (int i = 0; i <= end; i++) {
+        alive += change[i];
         most = alive > most ? alive : most;
     }
+    free(change);
     return most;
 }
 

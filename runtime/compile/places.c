@@ -3,14 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int by_origin(const struct mgpu_plan *plan, const char *output)
-{
-    for (int i = 0; i < plan->placements; i++)
-        if (!strcmp(plan->placement[i].output, output))
-            return plan->placement[i].place;
-    return 0;
-}
-
 static const struct mgpu_parameter *updated(const struct mgpu_graph *g,
                                             const struct mgpu_node *node)
 {
@@ -25,18 +17,12 @@ int mgpu_place_of(const struct mgpu_places *p, const struct mgpu_node *node)
 {
     if (p->plan->places == 1)
         return 0;
-    if (node->origin.role != MGPU_UPDATE)
-        return by_origin(p->plan, node->origin.output);
+    if (node->origin.role != MGPU_UPDATE) {
+        const struct mgpu_placement *named = mgpu_names_get(p->placement, node->origin.output);
+        return named ? named->place : 0;
+    }
     const struct mgpu_parameter *w = updated(p->g, node);
     return w ? p->owner[w->value->index] : 0;
-}
-
-static int named_owner(const struct mgpu_plan *plan, const char *name)
-{
-    for (int i = 0; i < plan->owners; i++)
-        if (!strcmp(plan->owner[i].parameter, name))
-            return plan->owner[i].place;
-    return -1;
 }
 
 /* What changes has one owner; what stays the same may be everywhere. */
@@ -45,50 +31,75 @@ static bool is_owned(const struct mgpu_parameter *q)
     return q->role == MGPU_WEIGHT || q->role == MGPU_STATE || q->next;
 }
 
-static int first_user(const struct mgpu_places *p, const struct mgpu_value *v)
+/* owner[] is -1 before: where a parameter is used first. */
+static void own_by_first_user(struct mgpu_places *p)
 {
     for (int n = 0; n < p->g->node_count; n++) {
         const struct mgpu_node *node = p->g->nodes[n];
-        for (int i = 0; i < node->inputs && node->origin.role != MGPU_UPDATE; i++)
-            if (node->input[i] == v)
-                return mgpu_place_of(p, node);
+        for (int i = 0; i < node->inputs && node->origin.role != MGPU_UPDATE; i++) {
+            const struct mgpu_value *v = node->input[i];
+            if (v && v->kind == MGPU_VALUE_PARAMETER && p->owner[v->index] < 0)
+                p->owner[v->index] = mgpu_place_of(p, node);
+        }
     }
-    return 0;
 }
 
 /* Optimizer state is where its weight is. */
-static int owner_of_state(const struct mgpu_places *p, const struct mgpu_value *v)
+static void own_states(struct mgpu_places *p)
 {
     for (int n = 0; n < p->g->node_count; n++) {
         const struct mgpu_node *node = p->g->nodes[n];
-        for (int i = 0; i < node->inputs; i++)
-            if (node->input[i] == v && updated(p->g, node))
-                return p->owner[updated(p->g, node)->value->index];
+        const struct mgpu_parameter *w = updated(p->g, node);
+        for (int i = 0; w && i < node->inputs; i++) {
+            const struct mgpu_value *v = node->input[i];
+            if (v && v->kind == MGPU_VALUE_PARAMETER &&
+                p->g->parameters[v->index].role == MGPU_STATE && p->owner[v->index] < 0)
+                p->owner[v->index] = p->owner[w->value->index];
+        }
     }
-    return 0;
+}
+
+static void settle_owners(struct mgpu_places *p)
+{
+    const struct mgpu_graph *g = p->g;
+    struct mgpu_names *named = mgpu_names_new(p->arena);
+    for (int i = p->plan->owners - 1; i >= 0; i--)
+        mgpu_names_set(named, p->plan->owner[i].parameter, &p->plan->owner[i]);
+    own_by_first_user(p);
+    for (int i = 0; i < g->parameter_count; i++) {
+        const struct mgpu_parameter *q = &g->parameters[i];
+        const struct mgpu_owner *owner = mgpu_names_get(named, q->name);
+        if (q->role == MGPU_STATE || !is_owned(q))
+            p->owner[i] = -1;
+        else if (owner && q->role == MGPU_WEIGHT)
+            p->owner[i] = owner->place;
+        else if (p->owner[i] < 0)
+            p->owner[i] = 0;
+    }
+    own_states(p);
+    for (int i = 0; i < g->parameter_count; i++)
+        if (g->parameters[i].role == MGPU_STATE && p->owner[i] < 0)
+            p->owner[i] = 0;
 }
 
 void mgpu_places_init(struct mgpu_places *p, const struct mgpu_graph *g,
                       const struct mgpu_plan *plan)
 {
-    *p = (struct mgpu_places){.plan = plan, .g = g};
-    p->owner = mgpu_xcalloc((size_t)g->parameter_count, sizeof *p->owner);
-    for (int i = 0; i < g->parameter_count && plan->places > 1; i++) {
-        const struct mgpu_parameter *q = &g->parameters[i];
-        int named = named_owner(plan, q->name);
-        if (q->role != MGPU_STATE)
-            p->owner[i] = named >= 0 && q->role == MGPU_WEIGHT ? named
-                          : is_owned(q)                        ? first_user(p, q->value)
-                                                               : -1;
-    }
-    for (int i = 0; i < g->parameter_count && plan->places > 1; i++)
-        if (g->parameters[i].role == MGPU_STATE)
-            p->owner[i] = owner_of_state(p, g->parameters[i].value);
+    *p = (struct mgpu_places){.plan = plan, .g = g, .arena = mgpu_arena_new()};
+    p->placement = mgpu_names_new(p->arena);
+    p->owner = MGPU_NEW_ARRAY(p->arena, int, g->parameter_count);
+    if (plan->places == 1)
+        return;
+    for (int i = plan->placements - 1; i >= 0; i--)
+        mgpu_names_set(p->placement, plan->placement[i].output, &plan->placement[i]);
+    for (int i = 0; i < g->parameter_count; i++)
+        p->owner[i] = -1;
+    settle_owners(p);
 }
 
 void mgpu_places_free(struct mgpu_places *p)
 {
-    free(p->owner);
+    mgpu_arena_free(p->arena);
 }
 
 uint64_t *mgpu_places_users(const struct mgpu_places *p)

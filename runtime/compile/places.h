@@ -2,11 +2,14 @@
 #ifndef MGPU_COMPILE_PLACES_H
 #define MGPU_COMPILE_PLACES_H
 
+#include "runtime/base/names.h"
 #include "runtime/compile/plan.h"
 
 struct mgpu_places {
     const struct mgpu_plan *plan;
     const struct mgpu_graph *g;
+    struct mgpu_arena *arena;
+    struct mgpu_names *placement; /* by key */
     int *owner; /* by parameter of the graph: its place; -1: at every place that uses it (frozen) */
 };
 

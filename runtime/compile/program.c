@@ -377,6 +377,12 @@ static int build(struct compile *c, const struct mgpu_applied *applied)
     return mgpu_program_check(c->p);
 }
 
+int mgpu_optimize(struct mgpu_graph *g, const struct mgpu_backend *backend)
+{
+    mgpu_fuse(g, backend);
+    return mgpu_choose_layouts(g, backend);
+}
+
 int mgpu_compile(struct mgpu_program **out, struct mgpu_graph *g,
                  const struct mgpu_applied *applied, const struct mgpu_compile_options *options)
 {
@@ -384,12 +390,9 @@ int mgpu_compile(struct mgpu_program **out, struct mgpu_graph *g,
     *out = NULL;
     p->arena = mgpu_arena_new();
     p->graph = g;
-    int rc = 0;
-    if (!options->unfused) {
-        mgpu_fuse(g, options->backend);
-        rc = mgpu_choose_layouts(g, options->backend);
-    }
-    rc = rc < 0 ? rc : mgpu_storage_separate(g);
+    int rc = mgpu_optimize(g, options->backend);
+    if (rc == 0)
+        rc = mgpu_storage_separate(g);
     struct compile c = {.p = p, .g = g, .options = options};
     c.live = mgpu_xcalloc((size_t)g->node_count, sizeof *c.live);
     c.idle = mgpu_xcalloc((size_t)g->node_count, sizeof *c.idle);

@@ -84,8 +84,11 @@ struct mgpu_compile_options {
     const struct mgpu_store_layout *store;
     int threads;
     bool exact;
-    bool unfused; /* every node of the graph stays one (the planner times them) */
 };
+
+/* What compiling first does to a graph: other nodes, that compute the same in less time (fuse.h,
+ * layout.h). These are what a step runs, so the planner costs them. */
+int mgpu_optimize(struct mgpu_graph *g, const struct mgpu_backend *backend);
 
 /* Compiles the graph (after mgpu_plan_apply) and takes it over, also on failure. */
 int mgpu_compile(struct mgpu_program **out, struct mgpu_graph *g,

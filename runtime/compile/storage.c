@@ -47,15 +47,16 @@ static bool claim(bool *claimed, const struct mgpu_value *v)
     return true;
 }
 
-/* Is `p`'s old value read after its new one was written? */
-static bool read_later(const struct mgpu_graph *g, const struct mgpu_parameter *p)
+/* by parameter: the last node that reads its old value, of those from `from` on. */
+static void find_reads(const struct mgpu_graph *g, int from, int *last)
 {
-    const struct mgpu_value *root = root_of(p->next);
-    for (int n = root->producer->id + 1; n < g->node_count; n++)
-        for (int i = 0; i < g->nodes[n]->inputs; i++)
-            if (g->nodes[n]->input[i] && root_of(g->nodes[n]->input[i]) == p->value)
-                return true;
-    return false;
+    for (int n = from; n < g->node_count; n++)
+        for (int i = 0; i < g->nodes[n]->inputs; i++) {
+            const struct mgpu_value *v = g->nodes[n]->input[i];
+            const struct mgpu_value *root = v ? root_of(v) : NULL;
+            if (root && root->kind == MGPU_VALUE_PARAMETER)
+                last[root->index] = n;
+        }
 }
 
 static int separate(struct mgpu_graph *g, bool **claimed, struct mgpu_value **v, bool must)
@@ -81,12 +82,18 @@ int mgpu_storage_separate(struct mgpu_graph *g)
         if (g->parameters[i].gradient)
             rc = separate(g, &claimed, &g->parameters[i].gradient, false);
     g->origin.role = MGPU_FORWARD;
+    int *read = mgpu_xcalloc((size_t)g->parameter_count + 1, sizeof *read), nodes = g->node_count;
+    find_reads(g, 0, read);
     for (int i = 0; i < g->parameter_count && rc == 0; i++) {
         struct mgpu_parameter *p = &g->parameters[i];
+        const struct mgpu_value *root = p->next ? root_of(p->next) : NULL;
+        bool late = root && root->kind == MGPU_VALUE_RESULT && read[i] > root->producer->id;
         if (p->next)
-            rc = separate(g, &claimed, &p->next,
-                          root_of(p->next)->kind == MGPU_VALUE_RESULT && read_later(g, p));
+            rc = separate(g, &claimed, &p->next, late);
+        find_reads(g, nodes, read); /* a copy reads too */
+        nodes = g->node_count;
     }
+    free(read);
     for (int i = 0; i < g->output_count && rc == 0; i++)
         rc = separate(g, &claimed, &g->outputs[i], false);
     free(claimed);
@@ -189,11 +196,34 @@ static void find_lifetimes(struct mgpu_storage *s, const struct mgpu_graph *g, c
     }
 }
 
-static void merge(struct mgpu_storage *s, int from, int into)
+/* The values of each root as a list: first[root], next[value] ...; -1: its end. */
+struct members {
+    int *first, *next;
+};
+
+static void list_members(struct members *m, const struct mgpu_storage *s)
 {
+    m->first = mgpu_xcalloc((size_t)s->values + 1, sizeof *m->first);
+    m->next = mgpu_xcalloc((size_t)s->values + 1, sizeof *m->next);
     for (int i = 0; i < s->values; i++)
-        if (s->root[i] == from)
-            s->root[i] = into;
+        m->first[i] = -1;
+    for (int i = s->values - 1; i >= 0; i--) {
+        m->next[i] = m->first[s->root[i]];
+        m->first[s->root[i]] = i;
+    }
+}
+
+/* `from` has few values: those of one node's output. */
+static void merge(struct mgpu_storage *s, struct members *m, int from, int into)
+{
+    int last = -1;
+    for (int i = m->first[from]; i >= 0; i = m->next[i]) {
+        s->root[i] = into;
+        last = i;
+    }
+    m->next[last] = m->first[into];
+    m->first[into] = m->first[from];
+    m->first[from] = -1;
     if (s->home[from].last > s->home[into].last)
         s->home[into].last = s->home[from].last;
 }
@@ -201,6 +231,8 @@ static void merge(struct mgpu_storage *s, int from, int into)
 /* Lets outputs overwrite an input that dies at their node. */
 static void share_in_place(struct mgpu_storage *s, const struct mgpu_graph *g, const bool *live)
 {
+    struct members members;
+    list_members(&members, s);
     for (int n = 0; n < g->node_count; n++) {
         const struct mgpu_node *node = g->nodes[n];
         struct mgpu_alias pairs[MGPU_MAX_OUTPUTS];
@@ -214,9 +246,11 @@ static void share_in_place(struct mgpu_storage *s, const struct mgpu_graph *g, c
             if (x == y || hx->pinned || hy->pinned || hx->last != n || hy->first != n ||
                 hx->bytes != hy->bytes)
                 continue;
-            merge(s, y, x);
+            merge(s, &members, y, x);
         }
     }
+    free(members.first);
+    free(members.next);
 }
 
 void mgpu_storage_assign(struct mgpu_storage *s, const struct mgpu_graph *g, const bool *live,

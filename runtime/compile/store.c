@@ -1,5 +1,6 @@
 #include "runtime/compile/store.h"
 
+#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 
 #include <stdlib.h>
@@ -11,6 +12,7 @@ struct mgpu_store_layout *mgpu_store_layout_new(void)
 {
     struct mgpu_store_layout *layout = mgpu_xcalloc(1, sizeof *layout);
     layout->arena = mgpu_arena_new();
+    layout->place = mgpu_names_new(layout->arena);
     return layout;
 }
 
@@ -25,10 +27,8 @@ void mgpu_store_layout_free(struct mgpu_store_layout *layout)
 
 const struct mgpu_stored *mgpu_store_find(const struct mgpu_store_layout *layout, const char *name)
 {
-    for (int i = 0; i < layout->count; i++)
-        if (!strcmp(layout->entry[i].name, name))
-            return &layout->entry[i];
-    return NULL;
+    const int *place = mgpu_names_get(layout->place, name);
+    return place ? &layout->entry[*place] : NULL;
 }
 
 static enum mgpu_buffer buffer_of(enum mgpu_parameter_role role)
@@ -62,6 +62,8 @@ static void add(struct mgpu_store_layout *layout, const struct mgpu_parameter *p
     layout->bytes[e.buffer] += (e.bytes + ALIGN - 1) / ALIGN * ALIGN;
     layout->bytes[MGPU_BUFFER_GRADIENTS] = layout->bytes[MGPU_BUFFER_WEIGHTS];
     layout->entry = mgpu_grow(layout->entry, (size_t)layout->count, sizeof *layout->entry);
+    int *place = mgpu_arena_copy(layout->arena, &layout->count, sizeof *place);
+    mgpu_names_set(layout->place, e.name, place);
     layout->entry[layout->count++] = e;
 }
 
@@ -89,29 +91,32 @@ static int completion(const struct mgpu_parameter *p)
     return p->gradient && p->gradient->producer ? p->gradient->producer->id : -1;
 }
 
+struct due {
+    int completion, index;
+};
+
+static int by_completion(const void *a, const void *b)
+{
+    const struct due *x = a, *y = b;
+    return x->completion != y->completion ? x->completion - y->completion : x->index - y->index;
+}
+
 int mgpu_store_add(struct mgpu_store_layout *layout, const struct mgpu_graph *g)
 {
-    bool *done = mgpu_xcalloc((size_t)g->parameter_count, sizeof *done);
+    struct due *due = mgpu_xcalloc((size_t)g->parameter_count + 1, sizeof *due);
     bool *used = used_parameters(g);
-    int rc = 0;
+    int rc = 0, count = 0;
     for (int i = 0; i < g->parameter_count && rc == 0; i++) {
         const struct mgpu_stored *e = mgpu_store_find(layout, g->parameters[i].name);
-        done[i] = e || !used[i];
         if (e)
             rc = check_same(e, &g->parameters[i]);
+        else if (used[i])
+            due[count++] = (struct due){completion(&g->parameters[i]), i};
     }
-    for (int n = 0; n < g->parameter_count && rc == 0; n++) {
-        int next = -1;
-        for (int i = 0; i < g->parameter_count; i++)
-            if (!done[i] &&
-                (next < 0 || completion(&g->parameters[i]) < completion(&g->parameters[next])))
-                next = i;
-        if (next < 0)
-            break;
-        add(layout, &g->parameters[next]);
-        done[next] = true;
-    }
+    qsort(due, (size_t)count, sizeof *due, by_completion);
+    for (int i = 0; i < count && rc == 0; i++)
+        add(layout, &g->parameters[due[i].index]);
     free(used);
-    free(done);
+    free(due);
     return rc;
 }

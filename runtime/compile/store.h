@@ -38,6 +38,7 @@ struct mgpu_stored {
 
 struct mgpu_store_layout {
     struct mgpu_arena *arena;
+    struct mgpu_names *place; /* name to its place in entry[] */
     int count;
     struct mgpu_stored *entry;
     int64_t bytes[MGPU_BUFFERS]; /* of the stored kinds */

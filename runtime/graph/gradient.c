@@ -152,16 +152,15 @@ static bool is_view(const struct mgpu_node *node)
     return false;
 }
 
-static bool is_used(const struct mgpu_graph *g, const struct mgpu_value *v, int parameter)
+/* By value id: whether a node takes it. */
+static bool *find_used(const struct mgpu_graph *g)
 {
+    bool *used = mgpu_xcalloc((size_t)g->value_count + 1, sizeof *used);
     for (int n = 0; n < g->node_count; n++)
         for (int i = 0; i < g->nodes[n]->inputs; i++)
-            if (g->nodes[n]->input[i] == v)
-                return true;
-    for (int i = 0; i < parameter; i++)
-        if (g->parameters[i].gradient == v)
-            return true;
-    return false;
+            if (g->nodes[n]->input[i])
+                used[g->nodes[n]->input[i]->id] = true;
+    return used;
 }
 
 /* Moves the last node of the graph to stand right after `after` (NULL: first). */
@@ -175,27 +174,36 @@ static void move_last(struct mgpu_graph *g, const struct mgpu_node *after)
         g->nodes[i]->id = i;
 }
 
+static int give_own(struct mgpu_graph *g, struct mgpu_parameter *p)
+{
+    struct mgpu_node *producer = p->gradient->producer;
+    struct mgpu_origin before = g->origin;
+    if (producer)
+        g->origin = producer->origin;
+    struct mgpu_value *own = mgpu_copy(g, p->gradient);
+    g->origin = before;
+    if (!own)
+        return mgpu_build_error();
+    move_last(g, producer);
+    p->gradient = own;
+    return 0;
+}
+
 /* Gradients are reduced over the ranks and added up in memory of their own. */
 static int separate(struct mgpu_graph *g)
 {
-    for (int i = 0; i < g->parameter_count; i++) {
-        struct mgpu_value *v = g->parameters[i].gradient;
-        if (!v || (v->kind == MGPU_VALUE_RESULT && !is_view(v->producer) && !is_used(g, v, i)))
+    bool *used = find_used(g); /* or the gradient of an earlier parameter */
+    int rc = 0;
+    for (int i = 0; i < g->parameter_count && rc == 0; i++) {
+        const struct mgpu_value *v = g->parameters[i].gradient;
+        if (!v || v->kind == MGPU_VALUE_CONSTANT)
             continue;
-        struct mgpu_node *producer = v->producer;
-        struct mgpu_origin before = g->origin;
-        if (producer)
-            g->origin = producer->origin;
-        struct mgpu_value *own = v->kind == MGPU_VALUE_CONSTANT ? NULL : mgpu_copy(g, v);
-        g->origin = before;
-        if (!own && v->kind == MGPU_VALUE_CONSTANT)
-            continue;
-        if (!own)
-            return mgpu_build_error();
-        move_last(g, producer);
-        g->parameters[i].gradient = own;
+        if (v->kind != MGPU_VALUE_RESULT || is_view(v->producer) || used[v->id])
+            rc = give_own(g, &g->parameters[i]);
+        used[v->id] = true;
     }
-    return 0;
+    free(used);
+    return rc;
 }
 
 /* The first node without a gradient on the way from `v` to where gradients are. */

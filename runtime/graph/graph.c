@@ -14,6 +14,7 @@ struct mgpu_graph *mgpu_graph_new(void)
 {
     struct mgpu_graph *g = mgpu_xcalloc(1, sizeof *g);
     g->arena = mgpu_arena_new();
+    g->scalars = MGPU_NEW_ARRAY(g->arena, struct mgpu_value *, MGPU_SCALARS);
     g->float_type = MGPU_FLOAT;
     g->symbols[MGPU_BATCH] = "N";
     g->batch = 1;
@@ -91,12 +92,12 @@ struct mgpu_value *mgpu_graph_constant(struct mgpu_graph *g, const char *name, e
 struct mgpu_value *mgpu_graph_scalar(struct mgpu_graph *g, int which, const char *name)
 {
     assert(which >= 0 && which < MGPU_SCALARS);
-    for (int i = 0; i < g->value_count; i++)
-        if (g->values[i]->kind == MGPU_VALUE_SCALAR && g->values[i]->index == which)
-            return g->values[i];
-    struct mgpu_value *v = add_value(g, MGPU_VALUE_SCALAR, name, MGPU_DOUBLE, 0, NULL);
-    v->index = which;
-    return v;
+    struct mgpu_value **v = &g->scalars[which];
+    if (!*v) {
+        *v = add_value(g, MGPU_VALUE_SCALAR, name, MGPU_DOUBLE, 0, NULL);
+        (*v)->index = which;
+    }
+    return *v;
 }
 
 void mgpu_graph_output(struct mgpu_graph *g, const char *name, struct mgpu_value *value)

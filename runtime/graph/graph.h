@@ -106,6 +106,7 @@ struct mgpu_graph {
 
     struct mgpu_value **values;
     int value_count;
+    struct mgpu_value **scalars; /* by which; NULL: not used yet */
     struct mgpu_node **nodes;
     int node_count;
     struct mgpu_value **inputs;

@@ -81,7 +81,8 @@ int test_task(struct mgpu_task_graph *g, int kinds, int group, int phase, double
 
 void test_edge(struct mgpu_task_graph *g, int from, int to, int64_t bytes, int value)
 {
-    g->edge[g->edges++] = (struct mgpu_edge){from, to, bytes, value};
+    g->edge[g->edges++] =
+        (struct mgpu_edge){.from = from, .to = to, .bytes = bytes, .value = value};
 }
 
 int test_param(struct mgpu_task_graph *g, int64_t bytes, int groups, const int *group)
@@ -273,9 +274,10 @@ struct mgpu_task_graph *test_permuted(const struct mgpu_task_graph *g, struct te
             t->param = param_at[t->param];
     }
     for (int i = 0; i < g->edges; i++)
-        to->edge[edge_at[i]] =
-            (struct mgpu_edge){at[g->edge[i].from], at[g->edge[i].to], g->edge[i].bytes,
-                               7919 * g->edge[i].value % 99991};
+        to->edge[edge_at[i]] = (struct mgpu_edge){.from = at[g->edge[i].from],
+                                                  .to = at[g->edge[i].to],
+                                                  .bytes = g->edge[i].bytes,
+                                                  .value = 7919 * g->edge[i].value % 99991};
     for (int i = 0; i < g->groups; i++)
         to->pin[group_at[i]] = g->pin[i];
     for (int i = 0; i < g->params; i++) {

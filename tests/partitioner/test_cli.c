@@ -388,6 +388,38 @@ static void test_unequal_devices(void)
     CHECK(strstr(err, "large") && !exists("no.json"));
 }
 
+/* Recomputation is the way out when nothing fits, and no other. */
+static void test_recompute(void)
+{
+    char model[2048] = "input x float N 64\ninit W float 64 64 = 0.01\na0 = MatMul(x, W)\n";
+    size_t n = strlen(model);
+    for (int i = 1; i <= 12; i++)
+        n += (size_t)snprintf(model + n, sizeof model - n,
+                              "init W%d float 64 64 = 0.0%d\nb%d = Softplus(a%d)\n"
+                              "a%d = MatMul(b%d, W%d)\n",
+                              i, i, i, i - 1, i, i, i);
+    snprintf(model + n, sizeof model - n, "y = Softplus(a12)\noutput y float N 64\n");
+    make_onnx_file(build_path("deep.onnx"), model);
+    const char *const roomy = "deep.onnx --devices cpu:0 --batch 4096 --memory 100MB --plan p.json";
+    CHECK_RUN(roomy);
+    struct mgpu_plan_file *p = read_plan("p.json");
+    CHECK(p && !p->rewrites && !p->alternative[0].recompute);
+    int64_t needed = p ? p->predicted.memory_bytes[0] : 0;
+    mgpu_plan_file_free(p);
+    char arguments[256];
+    snprintf(arguments, sizeof arguments,
+             "deep.onnx --devices cpu:0 --batch 4096 --memory %lld --plan p.json",
+             (long long)needed * 9 / 10);
+    CHECK_RUN(arguments);
+    CHECK(strstr(out, "single, recompute") && strstr(out, "nothing fits without recomputing"));
+    p = read_plan("p.json");
+    CHECK(p && p->rewrites == 1 && p->predicted.memory_bytes[0] <= needed * 9 / 10);
+    mgpu_plan_file_free(p);
+    unlink(build_path("p.json"));
+    CHECK_REFUSED("deep.onnx --devices cpu:0 --batch 4096 --memory 3MB --plan no.json", 1,
+                  "cpu:0 is too small");
+}
+
 /* 26: shape arithmetic is no work: it is neither placed nor moved. */
 static void test_shape_arithmetic(const char *name, const char *model)
 {
@@ -445,6 +477,7 @@ int main(void)
     test_refused();
     test_shared_weight();
     test_unequal_devices();
+    test_recompute();
     test_shape_arithmetic("shape.onnx", "input x float N 2 3 4\n"
                                         "init zero int64 = 0\n"
                                         "init axes int64 1 = 0\n"

@@ -4,6 +4,7 @@
 #include "partitioner/profile.h"
 #include "partitioner/signature.h"
 #include "runtime/compile/storage.h"
+#include "runtime/compile/program.h"
 #include "tests/partitioner/plan_models.h"
 #include "tests/test.h"
 
@@ -190,6 +191,7 @@ static void check_measure(int ranks)
     CHECK_OK(mgpu_measure(p, &m));
     CHECK(calls > 3);
     struct mgpu_graph *g = plan_graph(model.text, model.batch);
+    CHECK_OK(mgpu_optimize(g, &mgpu_backend_cpu));
     struct mgpu_device_kind kind = cpu(1, ranks);
     bool *live = calloc((size_t)g->node_count, sizeof *live);
     mgpu_find_live(g, live);

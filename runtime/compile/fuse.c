@@ -33,19 +33,23 @@ static const struct mgpu_value *memory_of(const struct mgpu_value *v)
     return v;
 }
 
-static void find_changed(struct fusion *f)
+bool *mgpu_communicated_values(const struct mgpu_graph *g)
 {
-    for (int n = 0; n < f->g->node_count; n++) {
-        const struct mgpu_node *node = f->g->nodes[n];
+    bool *changed = mgpu_xcalloc((size_t)g->value_count + 1, sizeof *changed);
+    for (int n = 0; n < g->node_count; n++) {
+        const struct mgpu_node *node = g->nodes[n];
         for (int i = 0; node->op == &mgpu_op_all_reduce && i < node->inputs; i++)
-            f->changed[memory_of(node->input[i])->id] = true;
+            changed[memory_of(node->input[i])->id] = true;
     }
+    for (int i = 0; i < g->value_count; i++)
+        changed[i] = changed[memory_of(g->values[i])->id];
+    return changed;
 }
 
 static bool may_move(const struct fusion *f, const struct mgpu_node *node)
 {
     for (int i = 0; i < node->inputs; i++)
-        if (f->changed[memory_of(node->input[i])->id])
+        if (f->changed[node->input[i]->id])
             return false;
     return true;
 }
@@ -231,10 +235,11 @@ static void dissolve(struct fusion *f, struct mgpu_node *node)
     if (!can_dissolve(f, node))
         return;
     int count = f->readers[node->output[0]->id].count;
-    memcpy(into, f->readers[node->output[0]->id].node, sizeof *into * (size_t)count);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
+        into[i] = f->readers[node->output[0]->id].node[i];
         if (!join(f->g, node, into[i], &fused[i]) || !same_kernel(f, node, into[i], &fused[i]))
             return;
+    }
     if (!saves_passes(node, into, fused, count) || !memory_fits(f, node, into, count))
         return;
     for (int i = 0; i < count; i++)
@@ -249,8 +254,7 @@ static void fuse_all(struct mgpu_graph *g, const struct mgpu_backend *backend)
                        .backend = backend,
                        .readers = mgpu_readers_of(g),
                        .lasts = mgpu_lasting_values(g),
-                       .changed = mgpu_xcalloc((size_t)g->value_count + 1, sizeof *f.changed)};
-    find_changed(&f);
+                       .changed = mgpu_communicated_values(g)};
     for (int n = 0; n < g->node_count; n++)
         if (mgpu_expr_of(g->nodes[n]))
             dissolve(&f, g->nodes[n]);
@@ -266,5 +270,9 @@ void mgpu_fuse(struct mgpu_graph *g, const struct mgpu_backend *backend)
     mgpu_graph_prune(g);
     mgpu_read_outputs(g);
     fuse_all(g, backend);
+    mgpu_graph_prune(g);
+    mgpu_read_outputs(g); /* of expressions that came about since */
+    mgpu_settle_expressions(g);
+    mgpu_finish_norms(g, backend);
     mgpu_graph_prune(g);
 }

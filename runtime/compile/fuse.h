@@ -7,6 +7,8 @@
  *   outputs  backward expressions read what forward stores anyway: relu's mask from relu's output,
  *            the derivative of a sigmoid from the sigmoid                       (outputs.c)
  *   fuse     pointwise nodes are computed inside the expressions that use them  (fuse.c)
+ *   finish   sums and limits behind a batch normalisation are part of it, and so is the mask before
+ *            its gradient                                                        (finish.c)
  *
  * Every expression is computed operation by operation as before, so that a result differs by no
  * more than the folding of constants. What is decided depends on the graph alone: ranks with the
@@ -27,6 +29,7 @@ void mgpu_fuse(struct mgpu_graph *g, const struct mgpu_backend *backend);
 void mgpu_settle_expressions(struct mgpu_graph *g);
 void mgpu_share_equal_nodes(struct mgpu_graph *g);
 void mgpu_read_outputs(struct mgpu_graph *g);
+void mgpu_finish_norms(struct mgpu_graph *g, const struct mgpu_backend *backend);
 
 /* The expression of a pointwise node; NULL: another operator. */
 const struct mgpu_expr *mgpu_expr_of(const struct mgpu_node *node);
@@ -42,6 +45,14 @@ bool mgpu_same_attrs(const struct mgpu_node *a, const struct mgpu_node *b);
 /* How many dims an attribute of kind DIMS holds. */
 int mgpu_attr_rank(const struct mgpu_node *node);
 
+/* min(max(x, low), high), either one alone (the other infinite), in either order. */
+struct mgpu_clip {
+    double low, high;
+};
+
+/* The operation whose clip the result is: the result itself where it is none. */
+int mgpu_find_clip(const struct mgpu_expr *e, struct mgpu_clip *clip);
+
 /* Who reads each value, by value id. */
 struct mgpu_readers {
     int count;
@@ -53,5 +64,8 @@ void mgpu_readers_free(struct mgpu_readers *readers, const struct mgpu_graph *g)
 /* By value id: values that outlive the step's nodes (outputs, gradients, what parameters become).
  */
 bool *mgpu_lasting_values(const struct mgpu_graph *g);
+
+/* By value id: communication writes to its memory. */
+bool *mgpu_communicated_values(const struct mgpu_graph *g);
 
 #endif

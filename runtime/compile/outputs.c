@@ -33,11 +33,6 @@ static int input_number(const struct mgpu_node *node, const struct mgpu_value *v
 
 /* ---- Clips ----------------------------------------------------------------------------------- */
 
-/* y = min(max(x, low), high), either one alone (the other infinite), in either order. */
-struct clip {
-    double low, high;
-};
-
 /* The other operand of a max or min with a number; -1: it is neither. */
 static int clipped(const struct mgpu_expr *e, int k, double *number)
 {
@@ -52,23 +47,23 @@ static int clipped(const struct mgpu_expr *e, int k, double *number)
     return -1;
 }
 
-static bool find_clip(const struct mgpu_expr *e, struct clip *clip)
+int mgpu_find_clip(const struct mgpu_expr *e, struct mgpu_clip *clip)
 {
     int k = e->count - 1;
     double number;
-    *clip = (struct clip){-INFINITY, INFINITY};
+    *clip = (struct mgpu_clip){-INFINITY, INFINITY};
     for (int next; (next = clipped(e, k, &number)) >= 0; k = next)
         if (e->op[k].code == MGPU_X_MAX)
             clip->low = fmax(clip->low, number);
         else
             clip->high = fmin(clip->high, number);
-    return e->op[k].code == MGPU_X_INPUT && k != e->count - 1 && clip->low < clip->high;
+    return k;
 }
 
 /* Does the comparison say the same of a value and of its clip? The number must not be beyond an
  * end, and an end itself only where the comparison keeps it apart from what lies inside. */
 static bool comparison_survives(const struct mgpu_expr *e, int k, int operand,
-                                const struct clip *clip)
+                                const struct mgpu_clip *clip)
 {
     const struct mgpu_expr_op *op = &e->op[k];
     bool number_first = op->arg[1] == operand;
@@ -81,7 +76,7 @@ static bool comparison_survives(const struct mgpu_expr *e, int k, int operand,
 }
 
 /* May operation k of `e` be a clip's output where it is now the clip's input? */
-static bool clip_serves(const struct mgpu_expr *e, int k, const struct clip *clip)
+static bool clip_serves(const struct mgpu_expr *e, int k, const struct mgpu_clip *clip)
 {
     double number;
     if (k == e->count - 1)
@@ -111,14 +106,18 @@ static void replace_input(struct mgpu_graph *g, struct mgpu_node *node, int whic
 /* Readers of a clip's input that come later read its output. */
 static void read_clip(struct mgpu_graph *g, struct mgpu_readers *readers, struct mgpu_node *node)
 {
-    struct clip clip;
+    struct mgpu_clip clip;
     struct mgpu_value *x = node->input[0], *y = node->output[0];
-    if (node->inputs != 1 || !find_clip(mgpu_expr_of(node), &clip))
+    if (node->inputs != 1)
+        return;
+    int k = mgpu_find_clip(mgpu_expr_of(node), &clip), last = mgpu_expr_of(node)->count - 1;
+    if (mgpu_expr_of(node)->op[k].code != MGPU_X_INPUT || k == last || clip.low >= clip.high)
         return;
     for (int r = 0; r < readers[x->id].count; r++) {
         struct mgpu_node *reader = readers[x->id].node[r];
         const struct mgpu_expr *e = mgpu_expr_of(reader);
-        int which = input_number(reader, x), k = 0;
+        int which = input_number(reader, x);
+        k = 0;
         if (!e || reader->id <= node->id || which < 0)
             continue;
         while (k < e->count && !(e->op[k].code == MGPU_X_INPUT && e->op[k].integer == which))

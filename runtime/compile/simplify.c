@@ -81,6 +81,15 @@ static int rebuild(struct mgpu_expr *e, const struct mgpu_expr *from, int k, con
                                           : mgpu_expr_2(e, op->code, a, b);
 }
 
+/* An input that is given twice is read once. */
+static int first_input(const struct mgpu_node *node, int which)
+{
+    for (int i = 0; i < which; i++)
+        if (node->input[i] == node->input[which])
+            return i;
+    return which;
+}
+
 static void settle(struct mgpu_graph *g, struct mgpu_node *node)
 {
     const struct mgpu_expr *from = mgpu_expr_of(node);
@@ -95,7 +104,7 @@ static void settle(struct mgpu_graph *g, struct mgpu_node *node)
         }
         number[k] = number_of(&e, node->input[op->integer]);
         if (number[k] == -2)
-            number[k] = mgpu_expr_input(&e, (int)op->integer, op->type);
+            number[k] = mgpu_expr_input(&e, first_input(node, (int)op->integer), op->type);
     }
     mgpu_set_expr(g, node, &e, number[from->count - 1], node->inputs, node->input);
 }

@@ -2,10 +2,8 @@
  * are in the cache; where a channel has one element a sample, a block of channels at a time.
  * Formulas: Ioffe and Szegedy 2015, section 3.
  */
-#include "runtime/cpu/cpu.h"
-#include "runtime/cpu/rows.h"
 #include "runtime/cpu/simd.h"
-#include "runtime/ops/normalize.h"
+#include "runtime/cpu/batch_norm_finish.h"
 
 enum { BLOCK = 64 };
 
@@ -36,6 +34,23 @@ static float get(const struct mgpu_launch *l, int input, int64_t i)
     return ((const float *)l->in[input].data)[i];
 }
 
+/* A channel in runs, each within a sample. */
+struct run {
+    int64_t at, n;
+};
+
+static int64_t runs_of(const struct sizes *z)
+{
+    return z->n * ((z->s + MGPU_RUN - 1) / MGPU_RUN);
+}
+
+static struct run run_of(const struct sizes *z, int64_t c, int64_t r)
+{
+    int64_t runs = (z->s + MGPU_RUN - 1) / MGPU_RUN, from = r % runs * MGPU_RUN;
+    return (struct run){(r / runs * z->c + c) * z->s + from,
+                        z->s - from < MGPU_RUN ? z->s - from : MGPU_RUN};
+}
+
 /* ---- Forward --------------------------------------------------------------------------------- */
 
 static void forward_channel(const struct mgpu_launch *l, const struct sizes *z, int64_t c)
@@ -54,9 +69,13 @@ static void forward_channel(const struct mgpu_launch *l, const struct sizes *z, 
     if (!l->out[0].data)
         return;
     float factor = (float)((double)get(l, 1, c) / sqrt(variance + z->epsilon));
-    float *y = (float *)l->out[0].data + c * z->s;
-    for (int64_t i = 0; i < z->n; i++)
-        mgpu_cpu_affine(y + i * step, x + i * step, mean, factor, get(l, 2, c), z->s);
+    float *y = l->out[0].data;
+    x = l->in[0].data;
+    for (int64_t r = 0; r < runs_of(z); r++) {
+        struct run run = run_of(z, c, r);
+        mgpu_cpu_affine(y + run.at, x + run.at, mean, factor, get(l, 2, c), run.n);
+        mgpu_finish_run(l, run.at, run.n);
+    }
 }
 
 /* Rows of x of `width` channels: sums, and sums of squares about the means, in double. */
@@ -137,22 +156,24 @@ static struct gradient finish_channel(const struct mgpu_launch *l, const struct 
 
 static void backward_channel(const struct mgpu_launch *l, const struct sizes *z, int64_t c)
 {
-    const float *x = (const float *)l->in[0].data + c * z->s;
-    const float *dy = (const float *)l->in[1].data + c * z->s;
-    int64_t step = z->c * z->s;
+    const float *x = l->in[0].data;
     double sum = 0, products = 0;
-    float mean = get(l, 3, c);
-    for (int64_t i = 0; i < z->n; i++) {
-        sum += mgpu_cpu_sum(dy + i * step, z->s);
-        products += mgpu_cpu_sum_products(x + i * step, mean, dy + i * step, z->s);
+    float mean = get(l, 3, c), room[MGPU_RUN];
+    for (int64_t r = 0; r < runs_of(z); r++) {
+        struct run run = run_of(z, c, r);
+        const float *dy = mgpu_arriving_run(l, run.at, run.n, room);
+        sum += mgpu_cpu_sum(dy, run.n);
+        products += mgpu_cpu_sum_products(x + run.at, mean, dy, run.n);
     }
     struct gradient g = finish_channel(l, z, c, sum, products);
     if (!l->out[0].data)
         return;
-    float *dx = (float *)l->out[0].data + c * z->s;
-    for (int64_t i = 0; i < z->n; i++)
-        mgpu_cpu_affine_2(dx + i * step, dy + i * step, g.factor, x + i * step, mean, g.slope,
-                          g.offset, z->s);
+    float *dx = l->out[0].data;
+    for (int64_t r = 0; r < runs_of(z); r++) {
+        struct run run = run_of(z, c, r);
+        mgpu_cpu_affine_2(dx + run.at, mgpu_arriving_run(l, run.at, run.n, room), g.factor,
+                          x + run.at, mean, g.slope, g.offset, run.n);
+    }
 }
 
 MGPU_SIMD static void column_products(const float *x, const float *dy, int64_t n, int64_t step,
@@ -229,8 +250,18 @@ static int run_backward(const struct mgpu_launch *l)
     return each(l, backward_channel, backward_block);
 }
 
+/* Blocks of channels end with the normalisation itself. */
+static bool accepts(const struct mgpu_node *node)
+{
+    const struct mgpu_batch_norm_attrs *a = node->attrs;
+    bool finishes = a->clips || (node->op == &mgpu_op_batch_norm && node->inputs > 3);
+    const struct mgpu_value *x = node->input[0];
+    int64_t samples = x->dims[0].value * x->dims[1].value;
+    return mgpu_cpu_all_float(node) && (!finishes || mgpu_value_count(x) > samples);
+}
+
 const struct mgpu_kernel mgpu_cpu_batch_norm[] = {
-    {"batch_norm", "loops", mgpu_cpu_all_float, NULL, NULL, NULL, run_forward},
-    {"batch_norm_grad", "loops", mgpu_cpu_all_float, NULL, NULL, NULL, run_backward},
+    {"batch_norm", "loops", accepts, NULL, NULL, NULL, run_forward},
+    {"batch_norm_grad", "loops", accepts, NULL, NULL, NULL, run_backward},
     {NULL, NULL, NULL, NULL, NULL, NULL, NULL},
 };

@@ -2,11 +2,11 @@
  * channels at once. Formulas as in batch_norm.c; the statistics of pieces that stay in the first
  * cache are joined as in Chan, Golub and LeVeque 1979, so that memory is read once for them.
  */
+#include "runtime/cpu/batch_norm_finish.h"
 #include "runtime/cpu/blocks.h"
 #include "runtime/cpu/simd.h"
-#include "runtime/ops/normalize.h"
 
-enum { PIECE = 4096, LANES = 64, MOST = MGPU_MOST_BLOCK };
+enum { LANES = 64, MOST = MGPU_MOST_BLOCK };
 
 /* A block of channels while it is worked on. */
 struct task {
@@ -26,9 +26,18 @@ static struct task task_of(const struct mgpu_launch *l, int64_t b)
     return t;
 }
 
-static float *block_of(const struct task *t, const struct mgpu_tensor *x)
+/* The block's elements in runs, each within a sample. */
+static int64_t runs_of(const struct task *t)
 {
-    return (float *)x->data + t->first * t->p.places;
+    return t->p.samples * ((t->run + MGPU_RUN - 1) / MGPU_RUN);
+}
+
+/* Where run r starts; *n elements. */
+static int64_t run_of(const struct task *t, int64_t r, int64_t *n)
+{
+    int64_t runs = (t->run + MGPU_RUN - 1) / MGPU_RUN, from = r % runs * MGPU_RUN;
+    *n = t->run - from < MGPU_RUN ? t->run - from : MGPU_RUN;
+    return r / runs * t->step + t->first * t->p.places + from;
 }
 
 static void put(const struct task *t, int output, int j, double value)
@@ -139,11 +148,10 @@ static void add_piece(struct statistics *s, const float *x, int64_t n, int block
 static struct statistics statistics_of(const struct task *t)
 {
     struct statistics s = {0};
-    const float *x = block_of(t, &t->l->in[0]);
-    for (int64_t n = 0; n < t->p.samples; n++)
-        for (int64_t at = 0; at < t->run; at += PIECE)
-            add_piece(&s, x + n * t->step + at, t->run - at < PIECE ? t->run - at : PIECE,
-                      t->p.block);
+    for (int64_t r = 0, n; r < runs_of(t); r++) {
+        int64_t at = run_of(t, r, &n);
+        add_piece(&s, (const float *)t->l->in[0].data + at, n, t->p.block);
+    }
     return s;
 }
 
@@ -163,31 +171,35 @@ static void forward(const struct task *t)
     repeat(mean, t->p.block);
     repeat(factor, t->p.block);
     repeat(offset, t->p.block);
-    const float *x = block_of(t, &t->l->in[0]);
-    float *y = t->l->out[0].data ? block_of(t, &t->l->out[0]) : NULL;
-    for (int64_t n = 0; y && n < t->p.samples; n++)
-        affine(y + n * t->step, x + n * t->step, t->run, mean, factor, offset);
+    const float *x = t->l->in[0].data;
+    float *y = t->l->out[0].data;
+    for (int64_t r = 0, n; y && r < runs_of(t); r++) {
+        int64_t at = run_of(t, r, &n);
+        affine(y + at, x + at, n, mean, factor, offset);
+        mgpu_finish_run(t->l, at, n);
+    }
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
 static void add_sums(const struct task *t, const float *mean, double *sum, double *products)
 {
-    const float *x = block_of(t, &t->l->in[0]), *dy = block_of(t, &t->l->in[1]);
     double part[MOST];
-    for (int64_t n = 0; n < t->p.samples; n++)
-        for (int64_t at = 0; at < t->run; at += PIECE) {
-            int64_t from = n * t->step + at, size = t->run - at < PIECE ? t->run - at : PIECE;
-            float lanes[LANES] = {0}, more[LANES] = {0};
-            lane_sums(dy + from, size, lanes);
-            fold(lanes, t->p.block, part);
-            for (int j = 0; j < t->p.block; j++)
-                sum[j] += part[j];
-            lane_products(x + from, dy + from, size, mean, more);
-            fold(more, t->p.block, part);
-            for (int j = 0; j < t->p.block; j++)
-                products[j] += part[j];
-        }
+    float room[MGPU_RUN];
+    for (int64_t r = 0, n; r < runs_of(t); r++) {
+        int64_t at = run_of(t, r, &n);
+        const float *x = (const float *)t->l->in[0].data + at;
+        const float *dy = mgpu_arriving_run(t->l, at, n, room);
+        float lanes[LANES] = {0}, more[LANES] = {0};
+        lane_sums(dy, n, lanes);
+        fold(lanes, t->p.block, part);
+        for (int j = 0; j < t->p.block; j++)
+            sum[j] += part[j];
+        lane_products(x, dy, n, mean, more);
+        fold(more, t->p.block, part);
+        for (int j = 0; j < t->p.block; j++)
+            products[j] += part[j];
+    }
 }
 
 static void backward(const struct task *t)
@@ -210,10 +222,13 @@ static void backward(const struct task *t)
     repeat(factor, t->p.block);
     repeat(slope, t->p.block);
     repeat(offset, t->p.block);
-    const float *x = block_of(t, &t->l->in[0]), *dy = block_of(t, &t->l->in[1]);
-    float *dx = t->l->out[0].data ? block_of(t, &t->l->out[0]) : NULL;
-    for (int64_t n = 0, at = 0; dx && n < t->p.samples; n++, at += t->step)
-        affine_2(dx + at, dy + at, x + at, t->run, mean, factor, slope, offset);
+    float *dx = t->l->out[0].data, room[MGPU_RUN];
+    const float *x = t->l->in[0].data;
+    for (int64_t r = 0, n; dx && r < runs_of(t); r++) {
+        int64_t at = run_of(t, r, &n);
+        affine_2(dx + at, mgpu_arriving_run(t->l, at, n, room), x + at, n, mean, factor, slope,
+                 offset);
+    }
 }
 
 /* ---- Kernels --------------------------------------------------------------------------------- */

@@ -236,7 +236,53 @@ static void release(void *state)
     free(state);
 }
 
+/* ---- The first of the largest, along rows ---------------------------------------------------- */
+
+static int64_t row_size(const struct mgpu_node *node)
+{
+    const struct mgpu_arg_reduce_attrs *a = node->attrs;
+    return node->input[0]->dims[a->axis].value;
+}
+
+static bool accepts_arg(const struct mgpu_node *node)
+{
+    const struct mgpu_arg_reduce_attrs *a = node->attrs;
+    const struct mgpu_value *x = node->input[0];
+    int64_t inner = 1;
+    for (int i = (int)a->axis + 1; i < x->rank; i++)
+        inner *= x->dims[i].value;
+    return x->type == MGPU_FLOAT && inner == 1 && !a->min && !a->last;
+}
+
+/* The first NaN is the largest, as in ref. */
+MGPU_SIMD static int64_t arg_largest(const float *x, int64_t n)
+{
+    float most = -INFINITY;
+    int none = 0;
+    int64_t i = 0;
+#pragma omp simd reduction(max : most) reduction(| : none)
+    for (int64_t k = 0; k < n; k++) {
+        most = x[k] > most ? x[k] : most;
+        none |= x[k] != x[k];
+    }
+    while (none ? x[i] == x[i] : x[i] != most)
+        i++;
+    return i;
+}
+
+static int run_arg(const struct mgpu_launch *l)
+{
+    int64_t n = row_size(l->node), rows = mgpu_tensor_count(&l->out[0]), *to = l->out[0].data;
+    const float *x = l->in[0].data;
+    int team = mgpu_cpu_team(l->threads, rows * n);
+#pragma omp parallel for num_threads(team) if (team > 1) schedule(static)
+    for (int64_t i = 0; i < rows; i++)
+        to[i] = arg_largest(x + i * n, n);
+    return 0;
+}
+
 const struct mgpu_kernel mgpu_cpu_reduce[] = {
     {"reduce", "loops", accepts, prepare, release, workspace, run},
+    {"arg_reduce", "rows", accepts_arg, NULL, NULL, NULL, run_arg},
     {NULL, NULL, NULL, NULL, NULL, NULL, NULL},
 };

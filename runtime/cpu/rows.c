@@ -56,3 +56,31 @@ MGPU_SIMD void mgpu_cpu_affine_2(float *dx, const float *dy, float factor, const
     for (int64_t i = 0; i < n; i++)
         dx[i] = dy[i] * factor + (x[i] - mean) * slope + offset;
 }
+
+MGPU_INLINE float cut(float x, float low, float high)
+{
+    x = x < low ? low : x; /* NaN stays */
+    return x > high ? high : x;
+}
+
+MGPU_SIMD void mgpu_cpu_finish(float *y, const float *more, float low, float high, int64_t n)
+{
+    if (more)
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++)
+            y[i] = cut(y[i] + more[i], low, high);
+    else
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++)
+            y[i] = cut(y[i], low, high);
+}
+
+MGPU_SIMD void mgpu_cpu_mask(float *to, const float *dy, const float *y, float low, float high,
+                             int64_t n)
+{
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++) {
+        float d = dy[i];
+        to[i] = y[i] > low && y[i] < high ? d : 0;
+    }
+}

@@ -20,4 +20,10 @@ void mgpu_cpu_affine(float *y, const float *x, float mean, float factor, float o
 void mgpu_cpu_affine_2(float *dx, const float *dy, float factor, const float *x, float mean,
                        float slope, float offset, int64_t n);
 
+/* y[i] = y[i] + more[i], cut to [low, high]; more NULL: 0. */
+void mgpu_cpu_finish(float *y, const float *more, float low, float high, int64_t n);
+
+/* to[i] = dy[i] where low < y[i] < high, else 0. */
+void mgpu_cpu_mask(float *to, const float *dy, const float *y, float low, float high, int64_t n);
+
 #endif

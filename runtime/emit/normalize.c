@@ -237,6 +237,37 @@ static void write_epsilon(struct mgpu_writer *w)
     mgpu_write_number(w, w->node->input[0]->type, a->epsilon);
 }
 
+/* What follows the normalised y: a sum, limits; stored. */
+static void write_finish(struct mgpu_writer *w)
+{
+    const struct mgpu_batch_norm_attrs *a = w->node->attrs;
+    enum mgpu_dtype type = w->node->input[0]->type;
+    if (has_input(w, 3))
+        mgpu_write(w, "    y += LOAD_%s(x3, i);\n", type_of(w->node->input[3]));
+    for (int upper = 0; upper < 2 && a->clips; upper++) {
+        mgpu_write(w, "    y = y %c ", upper ? '>' : '<');
+        mgpu_write_number(w, type, upper ? a->high : a->low);
+        mgpu_write(w, " ? ");
+        mgpu_write_number(w, type, upper ? a->high : a->low);
+        mgpu_write(w, " : y;\n");
+    }
+    mgpu_write(w, "    STORE_%s(y0, i, y);\n}\n", type_of(w->node->input[0]));
+}
+
+/* dy at `place`, as far as it passed the limits. */
+static void write_arriving(struct mgpu_writer *w, const char *place)
+{
+    const struct mgpu_batch_norm_attrs *a = w->node->attrs;
+    enum mgpu_dtype type = w->node->input[0]->type;
+    for (int upper = 0; upper < 2 && a->clips; upper++) {
+        mgpu_write(w, "%sLOAD_%s(x5, %s) %c ", upper ? " && " : "(", type_of(w->node->input[5]),
+                   place, upper ? '<' : '>');
+        mgpu_write_number(w, type, upper ? a->high : a->low);
+    }
+    mgpu_write(w, a->clips ? " ? LOAD_%s(x1, %s) : 0)" : "LOAD_%s(x1, %s)",
+               type_of(w->node->input[1]), place);
+}
+
 static void emit_batch(struct mgpu_writer *w)
 {
     struct channels c = channels_of(w->node);
@@ -261,11 +292,12 @@ static void emit_batch(struct mgpu_writer *w)
     write_output(w, 2, "lane", "variance");
     mgpu_write(w, "    }\n}\n");
     write_elements(w, &c);
-    mgpu_write(w, "    STORE_%s(y0, i, (LOAD_%s(x0, i) - of[0]) * of[1] * ", type, type);
+    mgpu_write(w, "    %s y = (LOAD_%s(x0, i) - of[0]) * of[1] * ", c.real, type);
     write_or(w, 1, "lane", "1");
     mgpu_write(w, " + ");
     write_or(w, 2, "lane", "0");
-    mgpu_write(w, ");\n}\n");
+    mgpu_write(w, ";\n");
+    write_finish(w);
 }
 
 /* `mean` and `inverse` of the channel, from inputs 3 and 4. */
@@ -286,10 +318,12 @@ static void emit_batch_grad(struct mgpu_writer *w)
     write_statistics(w, &c);
     mgpu_write(w, "    %s dscale = 0, dbias = 0;\n", c.real);
     write_channel_loop(w, &c);
+    mgpu_write(w, "        %s dy = ", c.real);
+    write_arriving(w, "at");
     mgpu_write(w,
-               "        %s dy = LOAD_%s(x1, at);\n        dbias += dy;\n        dscale += dy * "
-               "(LOAD_%s(x0, at) - mean) * inverse;\n    }\n",
-               c.real, type_of(w->node->input[1]), type);
+               ";\n        dbias += dy;\n        dscale += dy * (LOAD_%s(x0, at) - mean) * "
+               "inverse;\n    }\n",
+               type);
     mgpu_write(w,
                "    dscale = block_add%s(dscale);\n    dbias = block_add%s(dbias);\n    if "
                "(threadIdx.x == 0) {\n",
@@ -305,10 +339,10 @@ static void emit_batch_grad(struct mgpu_writer *w)
         return;
     write_elements(w, &c);
     write_statistics(w, &c);
-    mgpu_write(w,
-               "    STORE_%s(y0, i, LOAD_%s(x2, lane) * inverse * (LOAD_%s(x1, i) - of[0] - "
-               "(LOAD_%s(x0, i) - mean) * of[1]));\n}\n",
-               type, type_of(w->node->input[2]), type_of(w->node->input[1]), type);
+    mgpu_write(w, "    STORE_%s(y0, i, LOAD_%s(x2, lane) * inverse * (", type,
+               type_of(w->node->input[2]));
+    write_arriving(w, "i");
+    mgpu_write(w, " - of[0] - (LOAD_%s(x0, i) - mean) * of[1]));\n}\n", type);
 }
 
 const struct mgpu_emitter mgpu_emit_normalize[] = {

@@ -20,6 +20,10 @@ static const struct mgpu_weight *weight_called(const struct mgpu_trainer *t, con
 static void fill_value(void *to, const struct mgpu_stored *e, double value)
 {
     int64_t n = e->bytes / (int64_t)mgpu_dtype_size(e->type);
+    if (value == 0) {
+        memset(to, 0, (size_t)e->bytes);
+        return;
+    }
     for (int64_t i = 0; i < n; i++)
         mgpu_set_double(to, e->type, i, value);
 }

@@ -93,6 +93,7 @@ static int batch_shape(const struct mgpu_node *node)
     const struct mgpu_value *x = node->input[0], *scale = node->input[1];
     MGPU_TRY(check_input(node, 1, "its scale", 1, &x->dims[1]));
     MGPU_TRY(check_input(node, 2, "its bias", 1, &x->dims[1]));
+    MGPU_TRY(check_input(node, 3, "what is added", x->rank, x->dims));
     mgpu_shape_like(node, 0, x);
     mgpu_shape_set(node, 1, scale->type, 1, &x->dims[1]);
     mgpu_shape_set(node, 2, scale->type, 1, &x->dims[1]);
@@ -107,23 +108,49 @@ static int batch_grad_shape(const struct mgpu_node *node)
     MGPU_TRY(check_input(node, 2, "its scale", 1, &x->dims[1]));
     MGPU_TRY(check_input(node, 3, "its mean", 1, &x->dims[1]));
     MGPU_TRY(check_input(node, 4, "its variance", 1, &x->dims[1]));
+    MGPU_TRY(check_input(node, 5, "its output", x->rank, x->dims));
     mgpu_shape_like(node, 0, x);
     mgpu_shape_set(node, 1, scale->type, 1, &x->dims[1]);
     mgpu_shape_set(node, 2, scale->type, 1, &x->dims[1]);
     return 0;
 }
 
+static void batch_saved(const struct mgpu_node *node, unsigned *inputs, unsigned *outputs)
+{
+    saved(node, inputs, outputs);
+    *outputs |= batch_attrs(node)->clips; /* y */
+}
+
+/* dy where y is within the limits. */
+static struct mgpu_value *passed(struct mgpu_graph *g, const struct mgpu_batch_norm_attrs *a,
+                                 struct mgpu_value *dy, struct mgpu_value *y)
+{
+    struct mgpu_value *in[] = {dy, y};
+    struct mgpu_expr e;
+    mgpu_expr_begin(&e, 2);
+    int d = mgpu_expr_input(&e, 0, dy->type), v = mgpu_expr_input(&e, 1, y->type);
+    int zero = mgpu_expr_number(&e, dy->type, 0);
+    int above = mgpu_expr_2(&e, MGPU_X_LT, mgpu_expr_number(&e, y->type, a->low), v);
+    int below = mgpu_expr_2(&e, MGPU_X_LT, v, mgpu_expr_number(&e, y->type, a->high));
+    d = mgpu_expr_where(&e, mgpu_expr_2(&e, MGPU_X_AND, above, below), d, zero);
+    return mgpu_pointwise(g, mgpu_expr_end(&e, d, g->arena), 2, in);
+}
+
 static int batch_gradient(struct mgpu_graph *g, const struct mgpu_node *node,
                           struct mgpu_value *const *dy, const bool *wanted, struct mgpu_value **dx)
 {
     MGPU_TRY(check_arriving(node, dy));
+    bool clips = batch_attrs(node)->clips;
     struct mgpu_value *out[3];
-    struct mgpu_value *in[] = {node->input[0], dy[0], node->input[1], node->output[1],
-                               node->output[2]};
-    MGPU_TRY(mgpu_graph_node(g, &mgpu_op_batch_norm_grad, node->attrs, 5, in, 3, out));
+    struct mgpu_value *in[] = {node->input[0],  dy[0],           node->input[1],
+                               node->output[1], node->output[2], node->output[0]};
+    MGPU_TRY(mgpu_graph_node(g, &mgpu_op_batch_norm_grad, node->attrs, 5 + clips, in, 3, out));
     for (int i = 0; i < 3; i++)
         dx[i] = wanted[i] ? out[i] : NULL;
-    return 0;
+    if (node->inputs < 4 || !wanted[3])
+        return 0;
+    dx[3] = clips ? passed(g, batch_attrs(node), dy[0], node->output[0]) : dy[0];
+    return dx[3] ? 0 : mgpu_build_error();
 }
 
 /* Input *which must be spread as `must` is. */
@@ -160,8 +187,8 @@ static enum mgpu_split_answer batch_split(const struct mgpu_node *node, const st
 {
     struct mgpu_split whole = mgpu_split_make(MGPU_SPLIT_REPLICATED, 0, 1);
     enum mgpu_split_answer answer = split_x(node, in, which);
-    for (int i = 1; i < 3 && answer == MGPU_SPLIT_OK; i++)
-        answer = require(node, in, i, whole, which);
+    for (int i = 1; i < 4 && answer == MGPU_SPLIT_OK; i++)
+        answer = require(node, in, i, i == 3 ? in[0] : whole, which);
     out[0] = in[0];
     out[1] = out[2] = own_statistics(in[0]);
     return answer;
@@ -172,10 +199,10 @@ static enum mgpu_split_answer batch_grad_split(const struct mgpu_node *node,
                                                int *which)
 {
     struct mgpu_split whole = mgpu_split_make(MGPU_SPLIT_REPLICATED, 0, 1);
-    const struct mgpu_split must[] = {in[0], in[0], whole, own_statistics(in[0]),
-                                      own_statistics(in[0])};
+    const struct mgpu_split must[] = {
+        in[0], in[0], whole, own_statistics(in[0]), own_statistics(in[0]), in[0]};
     enum mgpu_split_answer answer = split_x(node, in, which);
-    for (int i = 1; i < 5 && answer == MGPU_SPLIT_OK; i++)
+    for (int i = 1; i < 6 && answer == MGPU_SPLIT_OK; i++)
         answer = require(node, in, i, must[i], which);
     bool cut = in[0].kind == MGPU_SPLIT_AXIS;
     out[0] = in[0];
@@ -254,6 +281,19 @@ static struct mgpu_value *inverse_deviation(const struct whole *w, struct mgpu_v
 
 /* mean = sum(x)/n; variance = sum((x-mean)^2)/n, in two passes: exact, and for slices of any size.
  */
+/* y with what is added, within the limits. */
+static struct mgpu_value *finished(struct mgpu_graph *g, const struct mgpu_node *node,
+                                   struct mgpu_value *y)
+{
+    const struct mgpu_batch_norm_attrs *a = batch_attrs(node);
+    if (node->inputs > 3)
+        y = mgpu_add(g, y, node->input[3]);
+    if (!a->clips)
+        return y;
+    y = mgpu_binary(g, MGPU_X_MAX, y, mgpu_const_double(g, y->type, a->low));
+    return mgpu_binary(g, MGPU_X_MIN, y, mgpu_const_double(g, y->type, a->high));
+}
+
 static int batch_expand(struct mgpu_graph *g, const struct mgpu_node *node, struct mgpu_value **out)
 {
     struct whole w;
@@ -266,7 +306,8 @@ static int batch_expand(struct mgpu_graph *g, const struct mgpu_node *node, stru
     struct mgpu_value *variance = channel_mean(&w, mgpu_mul(g, centred, centred));
     struct mgpu_value *inverse = inverse_deviation(&w, variance, batch_attrs(node)->epsilon);
     struct mgpu_value *y = mgpu_mul(g, centred, column(&w, mgpu_mul(g, inverse, scale)));
-    out[0] = mgpu_cast(g, mgpu_add(g, y, column(&w, bias)), node->input[0]->type);
+    y = mgpu_cast(g, mgpu_add(g, y, column(&w, bias)), node->input[0]->type);
+    out[0] = finished(g, node, y);
     out[1] = mgpu_cast(g, mean, node->input[1]->type);
     out[2] = mgpu_cast(g, variance, node->input[1]->type);
     return out[0] && out[1] && out[2] ? 0 : mgpu_build_error();
@@ -283,6 +324,8 @@ static int batch_grad_expand(struct mgpu_graph *g, const struct mgpu_node *node,
     for (int i = 0; i < 5; i++)
         in[i] = mgpu_cast(g, node->input[i], w.type);
     struct mgpu_value *dy = in[1];
+    if (batch_attrs(node)->clips)
+        dy = passed(g, batch_attrs(node), dy, node->input[5]);
     struct mgpu_value *inverse = inverse_deviation(&w, in[4], batch_attrs(node)->epsilon);
     struct mgpu_value *centred = mgpu_sub(g, in[0], column(&w, in[3]));
     struct mgpu_value *z = mgpu_mul(g, centred, column(&w, inverse));
@@ -431,6 +474,9 @@ static enum mgpu_split_answer group_grad_split(const struct mgpu_node *node,
 static const struct mgpu_attr batch_table[] = {
     {.name = "epsilon", .kind = MGPU_ATTR_FLOAT, .offset = BATCH(epsilon)},
     {.name = "per_rank", .kind = MGPU_ATTR_BOOL, .offset = BATCH(per_rank)},
+    {.name = "clips", .kind = MGPU_ATTR_BOOL, .offset = BATCH(clips)},
+    {.name = "low", .kind = MGPU_ATTR_FLOAT, .offset = BATCH(low)},
+    {.name = "high", .kind = MGPU_ATTR_FLOAT, .offset = BATCH(high)},
     {.name = NULL},
 };
 
@@ -445,13 +491,13 @@ static const struct mgpu_attr group_table[] = {
 const struct mgpu_op mgpu_op_batch_norm = {
     .name = "batch_norm",
     .min_inputs = 3,
-    .max_inputs = 3,
+    .max_inputs = 4,
     .outputs = 3,
     .attrs_size = sizeof(struct mgpu_batch_norm_attrs),
     .attrs = batch_table,
     .shape = batch_shape,
     .gradient = batch_gradient,
-    .saved = saved,
+    .saved = batch_saved,
     .alias = mgpu_alias_in_place,
     .workspace = mgpu_workspace_none,
     .layouts = layouts_images,
@@ -463,7 +509,7 @@ const struct mgpu_op mgpu_op_batch_norm = {
 const struct mgpu_op mgpu_op_batch_norm_grad = {
     .name = "batch_norm_grad",
     .min_inputs = 5,
-    .max_inputs = 5,
+    .max_inputs = 6,
     .outputs = 3,
     .flags = MGPU_OP_GRADIENT_ONLY,
     .attrs_size = sizeof(struct mgpu_batch_norm_attrs),

@@ -6,6 +6,10 @@
  *         Ioffe and Szegedy 2015, section 3. The inference form is no node of its own: the importer
  *         writes it as pointwise.
  *     batch_norm_grad(x, dy, scale, mean, variance) -> dx, dscale, dbias
+ *     What compilation makes of them, never the gradient (runtime/compile/finish.c):
+ *     batch_norm(x, scale, bias, more) adds `more`, of x's shape, to y; with `clips`, y then is cut
+ *     to [low, high]. batch_norm_grad(x, dy, scale, mean, variance, y) with `clips` takes dy for 0
+ *     where not low < y < high.
  *
  *     group_norm(x, scale?, bias?) -> y, mean [G], inv_std [G]
  *         x is seen as [G, n] with G = product of the first `axis` dims; each row is normalised.
@@ -32,6 +36,8 @@ struct mgpu_batch_norm_attrs {
     /* Statistics of each rank's own samples (the frameworks' default) instead of the whole batch's:
      * set by the importer from --batch-norm; split then answers OK. */
     bool per_rank;
+    bool clips;
+    double low, high;
 };
 
 struct mgpu_group_norm_attrs {

@@ -82,6 +82,41 @@ static double moment(const struct mgpu_tensor *x, const struct channels *c, int6
     return sum;
 }
 
+/* A limit as the tensor's type holds it, so that what was cut to it compares equal. */
+static double limit_of(const struct mgpu_launch *l, double limit)
+{
+    return l->in[0].type == MGPU_DOUBLE ? limit : (double)(float)limit;
+}
+
+/* v, plus what is added, cut to the limits. */
+static void finish(const struct mgpu_launch *l, struct piece p, double *v)
+{
+    const struct mgpu_batch_norm_attrs *attrs = l->node->attrs;
+    double more[MGPU_TILE];
+    if (l->inputs > 3 && l->in[3].data) {
+        load(more, &l->in[3], p);
+        for (int k = 0; k < p.count; k++)
+            v[k] += more[k];
+    }
+    double low = limit_of(l, attrs->low), high = limit_of(l, attrs->high);
+    for (int k = 0; k < p.count && attrs->clips; k++)
+        v[k] = v[k] < low ? low : v[k] > high ? high : v[k];
+}
+
+/* The part of dy that passed the limits. */
+static void load_arriving(const struct mgpu_launch *l, struct piece p, double *dy)
+{
+    const struct mgpu_batch_norm_attrs *attrs = l->node->attrs;
+    double y[MGPU_TILE];
+    load(dy, &l->in[1], p);
+    if (!attrs->clips)
+        return;
+    load(y, &l->in[5], p);
+    double low = limit_of(l, attrs->low), high = limit_of(l, attrs->high);
+    for (int k = 0; k < p.count; k++)
+        dy[k] = y[k] > low && y[k] < high ? dy[k] : 0;
+}
+
 static void batch_channel(const struct mgpu_launch *l, const struct channels *c, int64_t channel)
 {
     const struct mgpu_batch_norm_attrs *attrs = l->node->attrs;
@@ -95,6 +130,7 @@ static void batch_channel(const struct mgpu_launch *l, const struct channels *c,
         load(v, &l->in[0], p);
         for (int k = 0; k < p.count; k++)
             v[k] = (v[k] - mean) * slope + bias;
+        finish(l, p, v);
         mgpu_row_store(&l->out[0], p.offset, p.stride, p.count, v);
     }
     set_at(&l->out[1], channel, mean);
@@ -113,7 +149,7 @@ static void batch_grad_channel(const struct mgpu_launch *l, const struct channel
     for (int64_t i = 0; i < c->runs * c->pieces; i++) {
         struct piece p = piece_of(c, channel, i);
         load(x, &l->in[0], p);
-        load(dy, &l->in[1], p);
+        load_arriving(l, p, dy);
         for (int k = 0; k < p.count; k++) {
             dbias += dy[k];
             dscale += dy[k] * (x[k] - mean) * inverse;
@@ -126,7 +162,7 @@ static void batch_grad_channel(const struct mgpu_launch *l, const struct channel
     for (int64_t i = 0; i < c->runs * c->pieces && l->out[0].data; i++) {
         struct piece p = piece_of(c, channel, i);
         load(x, &l->in[0], p);
-        load(dy, &l->in[1], p);
+        load_arriving(l, p, dy);
         for (int k = 0; k < p.count; k++)
             dy[k] = slope * (dy[k] - shift - (x[k] - mean) * tilt);
         mgpu_row_store(&l->out[0], p.offset, p.stride, p.count, dy);

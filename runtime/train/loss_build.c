@@ -131,8 +131,12 @@ static struct mgpu_value *cross_entropy(struct mgpu_graph *g, const struct mgpu_
                                         struct mgpu_value *y, struct mgpu_value *factor)
 {
     const struct mgpu_node *softmax = activation_of(loss, y);
+    int axis = loss->axis;
+    struct mgpu_value *x = softmax       ? through(g, y, softmax)
+                           : loss->dense ? y
+                                         : mgpu_loss_untransposed(y, &axis);
     struct mgpu_cross_entropy_attrs attrs = {
-        .axis = loss->axis,
+        .axis = axis,
         .form = (int)form_of(loss, softmax),
         .dense = loss->dense,
         .ignore = loss->ignore,
@@ -140,8 +144,8 @@ static struct mgpu_value *cross_entropy(struct mgpu_graph *g, const struct mgpu_
         .label_smoothing = loss->label_smoothing,
     };
     struct mgpu_value *weights = mgpu_loss_weights(g, loss, y);
-    struct mgpu_value *in[] = {softmax ? through(g, y, softmax) : y, mgpu_loss_label(g, loss, y),
-                               class_weights(g, loss), weights, factor};
+    struct mgpu_value *in[] = {x, mgpu_loss_label(g, loss, y), class_weights(g, loss), weights,
+                               factor};
     if (loss->sample_weights && !weights)
         return NULL;
     return mgpu_cast(g, mgpu_build1(g, &mgpu_op_cross_entropy, &attrs, 5, in), g->float_type);

@@ -21,6 +21,10 @@ int mgpu_loss_shape_of(struct mgpu_loss_shape *out, const struct mgpu_graph *g,
 int mgpu_loss_shape_axis(const struct mgpu_loss_shape *shape, const struct mgpu_value *y, int axis);
 void mgpu_loss_shape_drop(struct mgpu_loss_shape *shape, int axis);
 
+/* y, or what y is a transpose of with all axes but that of the classes in their old order; *axis
+ * becomes the classes' axis there. What reads it needs no transpose. */
+struct mgpu_value *mgpu_loss_untransposed(struct mgpu_value *y, int *axis);
+
 /* The softmax (along y's axis) or the sigmoid (`axis` < 0) that y comes from, through reshapes and
  * transposes, or NULL. */
 const struct mgpu_node *mgpu_loss_activation(const struct mgpu_value *y, int axis);

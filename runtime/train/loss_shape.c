@@ -110,6 +110,23 @@ static const struct mgpu_node *activation_before(const struct mgpu_value *y, int
     return before < 0 ? NULL : activation_before(node->input[0], before, sigmoid);
 }
 
+struct mgpu_value *mgpu_loss_untransposed(struct mgpu_value *y, int *axis)
+{
+    if (y->kind != MGPU_VALUE_RESULT || y->producer->op != &mgpu_op_transpose)
+        return y;
+    const struct mgpu_transpose_attrs *a = y->producer->attrs;
+    int64_t before = -1;
+    for (int k = 0; k < y->rank; k++) {
+        if (k == *axis)
+            continue;
+        if (a->perm[k] < before)
+            return y;
+        before = a->perm[k];
+    }
+    *axis = (int)a->perm[*axis];
+    return y->producer->input[0];
+}
+
 const struct mgpu_node *mgpu_loss_activation(const struct mgpu_value *y, int axis)
 {
     return activation_before(y, axis < 0 ? 0 : axis, axis < 0);

@@ -273,7 +273,9 @@ static struct mgpu_value *class_hit(const struct build *b)
 {
     if (b->metric->kind == MGPU_METRIC_TOP_K)
         return among_top(b);
-    struct mgpu_value *guess = mgpu_arg_reduce(b->g, b->y, b->loss->axis, false, false, false);
+    int axis = b->loss->axis;
+    struct mgpu_value *y = mgpu_loss_untransposed(b->y, &axis);
+    struct mgpu_value *guess = mgpu_arg_reduce(b->g, y, axis, false, false, false);
     return equal(b->g, guess, wanted_class(b));
 }
 

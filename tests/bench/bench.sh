@@ -4,7 +4,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 all="mlp fmnist resnet20 mobilenetv2 resnet50 vgg16 unet lstm2 bert gpt2"
 images="fmnist resnet20 mobilenetv2 resnet50 vgg16 unet"
-lines=build/bench networks= against= rounds=3 seconds=10 threads=2
+lines=build/bench networks='' against='' rounds=3 seconds=10 threads=2
 export OMP_WAIT_POLICY=passive
 
 usage() {
@@ -30,12 +30,12 @@ python() { # mode: its Python, or nothing
     [ -x "${PEERS:-}/$folder/bin/python" ] && echo "$PEERS/$folder/bin/python"
 }
 
-# One line of a run goes to the network's file. A peer that cannot train a network is left out.
-run() { # network command...
-    name=$1
+# One line of a run goes to a file of that name. A peer that cannot train a network is left out.
+run() { # file command...
+    file=$1
     shift
     if "$@" >"$scratch/line" 2>"$scratch/log"; then
-        tee -a "$lines/$name" <"$scratch/line"
+        tee -a "$lines/$file" <"$scratch/line"
     else
         echo "bench: did not run: $*" >&2
         tail -n 1 "$scratch/log" >&2
@@ -91,9 +91,8 @@ compare() {
         rm -f "$lines/$name.against"
         for round in $(seq "$rounds"); do
             run "$name.against" build/bench_train "$name" seconds="$seconds" threads=$threads
-            sed 's/ who=[a-z]*/ who=before/' <<LINE >>"$lines/$name.against"
-$("$tree"/build/bench_train "$name" seconds="$seconds" threads=$threads)
-LINE
+            "$tree"/build/bench_train "$name" seconds="$seconds" threads=$threads >"$scratch/before"
+            sed 's/ who=[a-z]*/ who=before/' "$scratch/before" | tee -a "$lines/$name.against"
         done
     done
     # shellcheck disable=SC2046

@@ -11,11 +11,13 @@
  *
  * Prints one line of NAME=VALUE words: ms of a step (least and median), memory in MiB (of our
  * allocators; resident, above what was resident before the model was read), seconds from the file
- * to the first step, Gflop and GB of a step by the operators' own count, the arena and its lower
- * bound, and the operators that take most.
+ * to the first step, Gflop and GB of a step by the operators' own count, its instructions and those
+ * of them that only move activations to another layout, the arena and its lower bound, and the
+ * operators that take most.
  */
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
+#include "runtime/ops/reorder.h"
 #include "tests/bench/models.h"
 
 #include <dnnl.h>
@@ -148,6 +150,7 @@ static double step(struct mgpu_trainer *t)
 static void print_work(const struct mgpu_trainer *t)
 {
     double flops = 0, bytes = 0;
+    int reorders = 0;
     for (int r = 0; r < mgpu_team_size(t->team); r++) {
         const struct mgpu_program *p = program_of(t, r);
         for (int k = 0; p && k < p->instructions; k++) {
@@ -158,8 +161,10 @@ static void print_work(const struct mgpu_trainer *t)
         }
     }
     const struct mgpu_program *p = program_of(t, 0);
-    printf(" gflop=%.3f gb=%.3f instructions=%d arena=%.1f bound=%.1f", 1e-9 * flops, 1e-9 * bytes,
-           p->instructions, (double)p->bytes[MGPU_BUFFER_ARENA] / (1 << 20),
+    for (int k = 0; k < p->instructions; k++)
+        reorders += p->instruction[k].node->op == &mgpu_op_reorder;
+    printf(" gflop=%.3f gb=%.3f instructions=%d reorders=%d arena=%.1f bound=%.1f", 1e-9 * flops,
+           1e-9 * bytes, p->instructions, reorders, (double)p->bytes[MGPU_BUFFER_ARENA] / (1 << 20),
            (double)p->arena_lower_bound / (1 << 20));
 }
 

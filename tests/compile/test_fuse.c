@@ -5,6 +5,7 @@
 #include "runtime/graph/gradient.h"
 #include "runtime/ops/build.h"
 #include "runtime/ops/comm.h"
+#include "runtime/ops/normalize.h"
 #include "runtime/ops/pointwise.h"
 #include "runtime/ref/ref.h"
 #include "tests/ops/run_graph.h"
@@ -285,6 +286,67 @@ static void test_outputs(void)
     CHECK(readers_before(square) == 2); /* its sign is lost */
 }
 
+/* ---- Behind a batch normalisation ------------------------------------------------------------ */
+
+static struct mgpu_value *image(struct mgpu_graph *g, const char *name)
+{
+    struct mgpu_dim dims[] = {mgpu_dim_const(3), mgpu_dim_const(2), mgpu_dim_const(5)};
+    return mgpu_graph_input(g, name, g->float_type, 3, dims);
+}
+
+static struct mgpu_value *norm(struct mgpu_graph *g, struct mgpu_value *x)
+{
+    struct mgpu_batch_norm_attrs attrs = {.epsilon = 1e-3};
+    struct mgpu_dim two = mgpu_dim_const(2);
+    struct mgpu_value *out[3], *in[] = {x, NULL, NULL};
+    for (int i = 0; i < 2; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%c%d", i ? 'b' : 's', g->node_count);
+        in[1 + i] = mgpu_graph_parameter(g, name, MGPU_WEIGHT, g->float_type, 1, &two);
+    }
+    CHECK_OK(mgpu_graph_node(g, &mgpu_op_batch_norm, &attrs, 3, in, 3, out));
+    return out[0];
+}
+
+/* Ends in `y`, which something that is no expression reads; pointwise nodes that are left there. */
+static int left_of(struct mgpu_graph *g, struct mgpu_value *y)
+{
+    int n = 0;
+    struct mgpu_value *loss =
+        mgpu_reduce(g, MGPU_REDUCE_SUM, mgpu_softmax(g, y, 2, false), 3, false);
+    loss = mgpu_reduce(g, MGPU_REDUCE_SUM, mgpu_mul(g, loss, loss), 1, false);
+    mgpu_graph_output(g, "loss", loss);
+    CHECK_OK(mgpu_gradient(g, loss, false));
+    fuse(g);
+    for (int i = 0; i < g->node_count; i++)
+        n += g->nodes[i]->op == &mgpu_op_pointwise &&
+             mgpu_value_count(g->nodes[i]->output[0]) == mgpu_value_count(y);
+    mgpu_graph_free(g);
+    return n;
+}
+
+/* relu and clip, forward and backward; a sum, whose mask is read by both branches; a branch that is
+ * a norm itself; and a norm whose output another node reads, too. */
+static void test_norms(void)
+{
+    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
+    CHECK(left_of(g, relu(g, norm(g, image(g, "x")))) == 0);
+    g = new_graph(MGPU_DOUBLE);
+    CHECK(left_of(g, clip(g, norm(g, image(g, "x")))) == 0);
+    g = new_graph(MGPU_DOUBLE);
+    CHECK(left_of(g, relu(g, mgpu_add(g, image(g, "a"), norm(g, image(g, "x"))))) == 0);
+    g = new_graph(MGPU_DOUBLE);
+    struct mgpu_value *a = norm(g, image(g, "x")), *b = norm(g, a);
+    CHECK(left_of(g, relu(g, mgpu_add(g, a, b))) == 2); /* the mask; where branches meet */
+    g = new_graph(MGPU_DOUBLE);
+    a = norm(g, image(g, "x")), b = norm(g, image(g, "y"));
+    CHECK(left_of(g, relu(g, mgpu_add(g, b, a))) == 1); /* the mask */
+    g = new_graph(MGPU_DOUBLE);
+    a = norm(g, image(g, "x"));
+    mgpu_graph_output(g, "kept", a);
+    CHECK(left_of(g, relu(g, a)) == 1); /* forward */
+}
+
 /* ---- What a plan needs ----------------------------------------------------------------------- */
 
 static struct mgpu_value *all_reduce(struct mgpu_graph *g, struct mgpu_value *v)
@@ -413,6 +475,7 @@ int main(void)
     test_share();
     test_share_passes();
     test_outputs();
+    test_norms();
     test_communication();
     test_send();
     test_roles();

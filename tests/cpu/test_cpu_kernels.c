@@ -194,6 +194,21 @@ static const struct mgpu_check reductions[] = {
     REDUCE("all but channels, large", SUM, 13, false, DIMS(64, 3, 28, 28)),
     REDUCE("alternating", SUM, 5, false, DIMS(4, 3, 5, 6)),
     REDUCE("sizes of one", MEAN, 5, true, DIMS(1, 3, 1, 6)),
+    {.name = "the largest of rows",
+     .op = &mgpu_op_arg_reduce,
+     .attrs = ATTRS(arg_reduce, .axis = 1),
+     .inputs = 1,
+     .input = {DIMS(130, 203, 1)}},
+    {.name = "the largest of odd rows",
+     .op = &mgpu_op_arg_reduce,
+     .attrs = ATTRS(arg_reduce, .axis = 1, .keep = true),
+     .inputs = 1,
+     .input = {{.rank = 2,
+                .dims = {4, 3},
+                .batch_axis = -1,
+                .constant = true,
+                .values = (const double[]){1, NAN, NAN, -INFINITY, -INFINITY, -INFINITY, 2, 5, 5,
+                                           INFINITY, 0, INFINITY}}}},
     {.name = NULL},
 };
 
@@ -285,6 +300,12 @@ static const struct mgpu_check losses[] = {
         .attrs = ATTRS(batch_norm, .epsilon = 1e-5), .inputs = 3,                                  \
         .input = {x_, DIMS(c_), DIMS(c_)}, .skip_outputs = 6                                       \
     }
+#define FINISHED_NORM(text, x_, c_, inputs_, ...)                                                  \
+    {                                                                                              \
+        .name = "batch_norm " text, .op = &mgpu_op_batch_norm,                                     \
+        .attrs = ATTRS(batch_norm, .epsilon = 1e-5, __VA_ARGS__), .inputs = inputs_,               \
+        .input = {x_, DIMS(c_), DIMS(c_), x_}, .skip_outputs = 6                                   \
+    }
 #define GROUP_NORM(text, axis_, rms_, x_, scale_, bias_)                                           \
     {                                                                                              \
         .name = "group_norm " text, .op = &mgpu_op_group_norm,                                     \
@@ -298,6 +319,10 @@ static const struct mgpu_check normalisations[] = {
     BATCH_NORM("rows", DIMS(33, 70), 70),
     BATCH_NORM("small planes", DIMS(3, 65, 2), 65),
     BATCH_NORM("3-D", DIMS(2, 3, 4, 5, 6), 3),
+    FINISHED_NORM("and relu", DIMS(3, 5, 80, 70), 5, 3, .clips = true, .high = INFINITY),
+    FINISHED_NORM("and more", DIMS(4, 5, 9, 7), 5, 4, .clips = false),
+    FINISHED_NORM("and more within limits", DIMS(2, 9, 30, 31), 9, 4, .clips = true, .low = -0.2,
+                  .high = 0.7),
     GROUP_NORM("layer", 2, false, DIMS(3, 5, 70), DIMS(70), DIMS(70)),
     GROUP_NORM("layer without bias", 1, false, DIMS(9, 33), DIMS(33), ABSENT),
     GROUP_NORM("layer over planes", 1, false, DIMS(3, 4, 5, 6), DIMS(4, 5, 6), DIMS(4, 5, 6)),

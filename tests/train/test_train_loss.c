@@ -170,6 +170,36 @@ static void test_through_flat_softmax(void)
     mgpu_graph_free(s.g);
 }
 
+/* Classes that a transpose brought to axis 1: the loss reads what was there before. */
+static void test_untransposed(void)
+{
+    static const int64_t sizes[] = {2, 2, 3}, data[] = {2, 2};
+    static const double x[12] = {9, 1, 0, 0, 7, 0, 0, 0, 5, 3, 0, 0}, classes[] = {0, 1, 2, 1};
+    const int perm[] = {0, 2, 1};
+    struct setup s;
+    struct mgpu_run run;
+    double want = 0;
+    start(&s, MGPU_DOUBLE, 0, 3, sizes);
+    s.y = mgpu_transpose(s.g, s.x, perm);
+    CHECK_OK(parse(&s, "cross_entropy,reduction=sum"));
+    CHECK_OK(bind_loss(&s, MGPU_INT64, 2, data));
+    CHECK_OK(mgpu_loss_build(s.g, &s.loss, 0, s.y, &s.value));
+    for (int i = 0; i < s.g->node_count; i++)
+        for (int k = 0; k < s.g->nodes[i]->inputs; k++)
+            CHECK(s.g->nodes[i]->input[k] != s.y);
+    mgpu_run_init(&run, s.g, &mgpu_backend_ref);
+    CHECK_OK(mgpu_run_feed(&run, s.x, x));
+    CHECK_OK(mgpu_run_feed(&run, input(&s, "label"), classes));
+    CHECK_OK(mgpu_run_all(&run));
+    for (int i = 0; i < 4; i++) {
+        const double *row = x + (ptrdiff_t)3 * i;
+        want += log(exp(row[0]) + exp(row[1]) + exp(row[2])) - row[(int)classes[i]];
+    }
+    CHECK_NEAR(*mgpu_run_doubles(&run, s.value), want, 1e-12);
+    mgpu_run_free(&run);
+    mgpu_graph_free(s.g);
+}
+
 /* ---- other shapes -----------------------------------------------------------------------------
  */
 
@@ -438,6 +468,7 @@ int main(void)
     }
     test_through_views();
     test_through_flat_softmax();
+    test_untransposed();
     test_rows_of_a_sample();
     test_step_rows();
     test_output();

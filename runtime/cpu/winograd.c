@@ -1,5 +1,5 @@
-/* Convolution of 3x3 kernels and its gradient by the input after Winograd, F(4x4, 3x3): Lavin and
- * Gray 2016, section 4.3. Images lie in blocks of 8 channels.
+/* Convolution of 3x3 kernels and its gradients after Winograd, F(4x4, 3x3): Lavin and Gray 2016,
+ * section 4.3. Images lie in blocks of 8 channels.
  *
  *     y = A' [ (G w G') * (B' x B) ] A      for each tile of 4x4 outputs from 6x6 inputs
  *
@@ -8,6 +8,10 @@
  * kernels into U [36, group / 16, channels, 16], the products into M [36, group / 16, tiles, 16],
  * and those into y. At a place the products go over some channels at a time, so that what they read
  * again and again stays in the second cache; and the workspace is a fraction of the image.
+ *
+ * The gradient by the kernels is F(3x3, 4x4) of the same points, summed over the tiles: the
+ * gradients of y take the kernels' place, in W [36, group / 16, tiles, 16], and the sums are kept
+ * in D [36, group / 16, channels, 16] while all tiles go by.
  *
  * 2.25 products an output in place of 9, for a rounding about ten times that of the direct sum:
  * --exact does without. The gradient by the input is the same convolution with the kernels turned
@@ -18,6 +22,7 @@
 #include "runtime/ops/conv.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     OUT = 4,          /* outputs of a tile along an axis */
@@ -284,12 +289,12 @@ MGPU_INLINE void output_line(const lanes *d, int64_t step, lanes *to, int to_ste
 }
 
 MGPU_INLINE void store_tile(const struct winograd *z, float *plane, const struct tile *tile,
-                            const lanes *y, lanes bias)
+                            const lanes *y, const lanes *bias)
 {
     for (int64_t i = 0; i < OUT && tile->at[0] + i < z->y[0]; i++)
         for (int64_t j = 0; j < OUT && tile->at[1] + j < z->y[1]; j++) {
             int64_t at = (tile->at[0] + i) * z->y[1] + tile->at[1] + j;
-            *(lanes *)(plane + at * LANES) = y[i * OUT + j] + bias;
+            *(lanes *)(plane + at * LANES) = y[i * OUT + j] + *bias;
         }
 }
 
@@ -298,6 +303,7 @@ MGPU_SIMD static void bring_outputs(const struct winograd *z, const float *m, in
 {
     int64_t blocks = z->outputs / LANES, plane = z->y[0] * z->y[1] * LANES;
     int64_t step = z->m / LANES;
+    const lanes none = {0};
     lanes half[OUT * IN], out[OUT * OUT];
     for (int64_t t = 0; t < z->chunk && first + t < z->count; t++)
         for (int side = 0; side < PANEL / LANES; side++) {
@@ -309,7 +315,7 @@ MGPU_SIMD static void bring_outputs(const struct winograd *z, const float *m, in
             for (int i = 0; i < OUT; i++)
                 output_line(half + i * IN, 1, out + i * OUT, 1);
             store_tile(z, y + (tile.sample * blocks + block) * plane, &tile, out,
-                       bias ? *(const lanes *)(bias + block * LANES) : (lanes){0});
+                       bias ? (const lanes *)(bias + block * LANES) : &none);
         }
 }
 
@@ -319,6 +325,19 @@ MGPU_SIMD static void bring_outputs(const struct winograd *z, const float *m, in
 struct room {
     float *v, *u, *m;
 };
+
+static struct room room_of(const struct mgpu_launch *l)
+{
+    const struct winograd *z = l->state;
+    float *v = l->workspace;
+    return (struct room){v, v + PLACES * z->v, v + PLACES * (z->v + z->u)};
+}
+
+static int team_of(const struct mgpu_launch *l)
+{
+    const struct winograd *z = l->state;
+    return mgpu_cpu_team(l->threads, z->count * z->channels * PLACES);
+}
 
 /* Outputs [o, o + group) of the chunk of tiles that is in V: by all threads of the team. */
 static void run_group(const struct mgpu_launch *l, const struct room *r, int64_t first, int64_t o)
@@ -340,9 +359,8 @@ static void run_group(const struct mgpu_launch *l, const struct room *r, int64_t
 static int run(const struct mgpu_launch *l)
 {
     const struct winograd *z = l->state;
-    float *v = l->workspace;
-    struct room r = {v, v + PLACES * z->v, v + PLACES * (z->v + z->u)};
-    int team = mgpu_cpu_team(l->threads, z->count * z->channels * PLACES);
+    struct room r = room_of(l);
+    int team = team_of(l);
 #pragma omp parallel num_threads(team) if (team > 1)
     for (int64_t first = 0; first < z->count; first += z->chunk) {
 #pragma omp for schedule(static)
@@ -350,6 +368,176 @@ static int run(const struct mgpu_launch *l)
             bring_inputs(z, l->in[0].data, first, block, r.v);
         for (int64_t o = 0; o < z->outputs; o += z->group)
             run_group(l, &r, first, o);
+    }
+    return 0;
+}
+
+/* ---- The gradient by the kernels ------------------------------------------------------------- */
+
+static bool accepts_weight(const struct mgpu_node *node)
+{
+    return node->output[0] && fits(node->attrs, node->input[0], node->input[1], node->output[0]);
+}
+
+static int prepare_weight(const struct mgpu_node *node, int threads, bool exact, void **state)
+{
+    (void)threads, (void)exact;
+    *state = sizes(node->attrs, node->input[0], node->input[1], false);
+    return 0;
+}
+
+/* Of four values `step` apart, to six `to_step` apart. */
+MGPU_INLINE void gradient_line(const lanes *d, int step, lanes *to, int64_t to_step)
+{
+    lanes a = d[0], b = d[step], c = d[2 * step], e = d[3 * step];
+    lanes even = (a + c) * (-1.0f / 6), odd = (b + e) * (-1.0f / 6);
+    lanes far = a * (1.0f / 24) + c * (1.0f / 6), more = b * (1.0f / 12) + e * (1.0f / 3);
+    to[0] = a * 0.25f;
+    to[to_step] = even + odd;
+    to[2 * to_step] = even - odd;
+    to[3 * to_step] = far + more;
+    to[4 * to_step] = far - more;
+    to[5 * to_step] = e;
+}
+
+MGPU_INLINE void load_gradients(const struct winograd *z, const float *plane,
+                                const struct tile *tile, lanes d[OUT * OUT])
+{
+    for (int i = 0; i < OUT; i++)
+        for (int j = 0; j < OUT; j++) {
+            int64_t h = tile->at[0] + i, w = tile->at[1] + j;
+            bool inside = h < z->y[0] && w < z->y[1];
+            d[i * OUT + j] =
+                inside ? *(const lanes *)(plane + (h * z->y[1] + w) * LANES) : (lanes){0};
+        }
+}
+
+/* The chunk's tiles of outputs [o, o + PANEL) into W, from place to place as M. */
+MGPU_SIMD static void bring_gradients(const struct winograd *z, const float *dy, int64_t first,
+                                      int64_t o, float *w)
+{
+    int64_t blocks = z->outputs / LANES, plane = z->y[0] * z->y[1] * LANES, step = z->m / LANES;
+    lanes d[OUT * OUT] = {{0}}, half[IN * OUT];
+    for (int64_t t = 0; t < z->chunk; t++)
+        for (int side = 0; side < PANEL / LANES; side++) {
+            lanes *to = (lanes *)(w + t * PANEL) + side;
+            bool there = first + t < z->count;
+            struct tile tile = tile_of(z, there ? first + t : 0);
+            int64_t block = o / LANES + side;
+            load_gradients(z, dy + (tile.sample * blocks + block) * plane, &tile, d);
+            for (int j = 0; j < OUT; j++)
+                gradient_line(d + j, OUT, half + j, OUT);
+            for (int i = 0; i < IN; i++)
+                gradient_line(half + i * OUT, 1, to + i * IN * step, step);
+            for (int k = 0; k < PLACES && !there; k++)
+                to[k * step] = (lanes){0};
+        }
+}
+
+/* D rows [0, LANES / 2) of a place and panel take in the sum over tiles of V by W. */
+MGPU_INLINE void add_products(const float *v, const lanes *w, int64_t tiles, lanes *d)
+{
+    enum { HALF = LANES / 2 };
+    lanes acc[HALF][2];
+#pragma GCC unroll 4
+    for (int i = 0; i < HALF; i++) {
+        acc[i][0] = d[2 * i];
+        acc[i][1] = d[2 * i + 1];
+    }
+    for (int64_t t = 0; t < tiles; t++) {
+        lanes left = w[2 * t], right = w[2 * t + 1];
+#pragma GCC unroll 4
+        for (int i = 0; i < HALF; i++) {
+            acc[i][0] += v[t * LANES + i] * left;
+            acc[i][1] += v[t * LANES + i] * right;
+        }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < HALF; i++) {
+        d[2 * i] = acc[i][0];
+        d[2 * i + 1] = acc[i][1];
+    }
+}
+
+/* At one place. */
+MGPU_SIMD static void multiply_tiles(const struct winograd *z, const float *v, const float *w,
+                                     float *d, int64_t panels)
+{
+    for (int64_t c = 0; c < z->channels; c += LANES)
+        for (int64_t p = 0; p < panels; p++)
+            for (int64_t i = 0; i < LANES; i += LANES / 2)
+                add_products(v + c * z->chunk + i, (const lanes *)(w + p * z->chunk * PANEL),
+                             z->chunk, (lanes *)(d + (p * z->channels + c + i) * PANEL));
+}
+
+/* Of six values `step` apart, to three `to_step` apart. */
+MGPU_INLINE void weight_line(const lanes *d, int64_t step, lanes *to, int to_step)
+{
+    lanes a = d[step] + d[2 * step], b = d[step] - d[2 * step];
+    lanes c = d[3 * step] + d[4 * step], e = d[3 * step] - d[4 * step];
+    to[0] = d[0] + a + c;
+    to[to_step] = b + 2 * e;
+    to[2 * to_step] = a + 4 * c + d[5 * step];
+}
+
+/* D of a panel to dw [O,C,3,3]. */
+MGPU_SIMD static void bring_weights(const struct winograd *z, const float *d, int64_t o, float *dw)
+{
+    float taps[9][PANEL];
+    lanes half[3 * IN];
+    int64_t step = z->u / LANES;
+    for (int64_t c = 0; c < z->channels; c++) {
+        for (int side = 0; side < PANEL / LANES; side++) {
+            const lanes *from = (const lanes *)(d + c * PANEL) + side;
+            lanes *to = (lanes *)taps[0] + side;
+            for (int j = 0; j < IN; j++)
+                weight_line(from + j * step, IN * step, half + j, IN);
+            for (int i = 0; i < 3; i++)
+                weight_line(half + i * IN, 1, to + i * 3 * (PANEL / LANES), PANEL / LANES);
+        }
+        for (int j = 0; j < PANEL; j++)
+            for (int k = 0; k < 9; k++)
+                dw[((o + j) * z->channels + c) * 9 + k] = taps[k][j];
+    }
+}
+
+/* dw of outputs [o, o + group): by all threads of the team. W lies as M, D as U. */
+static void run_weights(const struct mgpu_launch *l, const struct room *r, int64_t o)
+{
+    const struct winograd *z = l->state;
+    int64_t left = z->outputs - o, panels = (left < z->group ? left : z->group) / PANEL;
+#pragma omp for schedule(static)
+    for (int k = 0; k < PLACES; k++)
+        memset(r->u + k * z->u, 0, (size_t)(panels * PANEL * z->channels) * sizeof *r->u);
+    for (int64_t first = 0; first < z->count; first += z->chunk) {
+#pragma omp for schedule(static)
+        for (int64_t block = 0; block < z->channels / LANES; block++)
+            bring_inputs(z, l->in[0].data, first, block, r->v);
+#pragma omp for schedule(static)
+        for (int64_t p = 0; p < panels; p++)
+            bring_gradients(z, l->in[1].data, first, o + p * PANEL, r->m + p * z->chunk * PANEL);
+#pragma omp for schedule(static)
+        for (int k = 0; k < PLACES; k++)
+            multiply_tiles(z, r->v + k * z->v, r->m + k * z->m, r->u + k * z->u, panels);
+    }
+#pragma omp for schedule(static)
+    for (int64_t p = 0; p < panels; p++)
+        bring_weights(z, r->u + p * z->channels * PANEL, o + p * PANEL, l->out[0].data);
+}
+
+static int run_weight(const struct mgpu_launch *l)
+{
+    const struct winograd *z = l->state;
+    struct room r = room_of(l);
+    float *dbias = l->outputs > 1 ? l->out[1].data : NULL;
+    int team = team_of(l), blocks = (int)(z->outputs / LANES);
+#pragma omp parallel num_threads(team) if (team > 1)
+    {
+        for (int64_t o = 0; o < z->outputs; o += z->group)
+            run_weights(l, &r, o);
+#pragma omp for schedule(static)
+        for (int b = 0; b < (dbias ? blocks : 0); b++)
+            mgpu_sum_planes(&l->in[1], b, z->samples, blocks, 1, dbias + b * LANES);
     }
     return 0;
 }
@@ -362,5 +550,7 @@ static void release(void *state)
 const struct mgpu_kernel mgpu_cpu_winograd[] = {
     {"conv", "winograd", accepts_forward, prepare_forward, release, workspace, run},
     {"conv_grad_input", "winograd", accepts_input, prepare_input, release, workspace, run},
+    {"conv_grad_weight", "winograd", accepts_weight, prepare_weight, release, workspace,
+     run_weight},
     {NULL, NULL, NULL, NULL, NULL, NULL, NULL},
 };

@@ -16,15 +16,27 @@ static bool has_blocks(const struct mgpu_node *node)
     return any;
 }
 
-const struct mgpu_kernel *mgpu_backend_kernel(const struct mgpu_backend *backend,
-                                              const struct mgpu_node *node)
+static const struct mgpu_kernel *find(const struct mgpu_kernel *const *tables,
+                                      const struct mgpu_node *node)
 {
-    const struct mgpu_kernel *const *tables = has_blocks(node) ? backend->blocked : backend->tables;
     for (int t = 0; tables[t]; t++)
         for (const struct mgpu_kernel *k = tables[t]; k->op; k++)
             if (!strcmp(k->op, node->op->name) && (!k->accepts || k->accepts(node)))
                 return k;
     return NULL;
+}
+
+const struct mgpu_kernel *mgpu_backend_kernel(const struct mgpu_backend *backend,
+                                              const struct mgpu_node *node)
+{
+    return find(has_blocks(node) ? backend->blocked : backend->tables, node);
+}
+
+const struct mgpu_kernel *mgpu_backend_fastest(const struct mgpu_backend *backend,
+                                               const struct mgpu_node *node)
+{
+    const struct mgpu_kernel *k = backend->inexact ? find(backend->inexact, node) : NULL;
+    return k ? k : mgpu_backend_kernel(backend, node);
 }
 
 void mgpu_tensor_of(struct mgpu_tensor *t, const struct mgpu_value *v, void *data)

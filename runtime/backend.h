@@ -54,6 +54,10 @@ struct mgpu_backend {
      * plain, and for those that have operands in blocks. */
     const struct mgpu_kernel *const *tables, *const *blocked;
 
+    /* Kernels of algorithms with larger rounding (Winograd), for either; NULL: none. Not for
+     * --exact. */
+    const struct mgpu_kernel *const *inexact;
+
     /* Whether a kernel of `blocked` can run the node; then block[i] is what operand i (inputs, then
      * outputs) must have, and *hidden the elements that a plain kernel reorders on the way in and
      * out. It depends on the sizes of one sample, not on how many there are. NULL: never. */
@@ -66,9 +70,12 @@ extern const struct mgpu_backend mgpu_backend_cpu; /* fast kernels, then ref's *
 /* The tensor of a value whose elements are at `data`; v NULL: absent. */
 void mgpu_tensor_of(struct mgpu_tensor *t, const struct mgpu_value *v, void *data);
 
-/* The first kernel of the backend that accepts the node, or NULL. */
+/* The first kernel of the backend that accepts the node, or NULL; the second asks the inexact ones
+ * first. */
 const struct mgpu_kernel *mgpu_backend_kernel(const struct mgpu_backend *backend,
                                               const struct mgpu_node *node);
+const struct mgpu_kernel *mgpu_backend_fastest(const struct mgpu_backend *backend,
+                                               const struct mgpu_node *node);
 
 /* Runs one node at once on host buffers, preparing and releasing: folding, tests. data of absent
  * operands is NULL. */

@@ -112,7 +112,8 @@ static int prepare_kernel(struct compile *c, struct mgpu_instruction *in, int64_
     char text[MGPU_VALUE_TEXT];
     const struct mgpu_node *node = in->node;
     int threads = c->options->threads;
-    in->kernel = mgpu_backend_kernel(c->options->backend, node);
+    in->kernel = c->options->exact ? mgpu_backend_kernel(c->options->backend, node)
+                                   : mgpu_backend_fastest(c->options->backend, node);
     if (!in->kernel)
         return mgpu_fail(MGPU_EUNSUPPORTED, "%s: no kernel for %s of %s",
                          mgpu_origin_text(text, &node->origin), node->op->name,

@@ -23,6 +23,11 @@ struct mgpu_planes {
 };
 struct mgpu_planes mgpu_planes_of(const struct mgpu_tensor *t);
 
+/* Sums over the places of a block of channels, times `factor`, to `block` numbers: of the planes
+ * first, first + step ... */
+void mgpu_sum_planes(const struct mgpu_tensor *x, int64_t first, int64_t planes, int64_t step,
+                     double factor, float *to);
+
 /* Zeroes the lanes behind the last channel. */
 void mgpu_clear_padding(const struct mgpu_tensor *t);
 

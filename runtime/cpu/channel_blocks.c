@@ -86,16 +86,15 @@ MGPU_SIMD static void add_places(int block, const float *x, int64_t places, doub
         add_places_by(16, x, places, sum);
 }
 
-/* Planes [first, first + step, ...) of x into one block of sums. */
-static void sum_planes(const struct mgpu_launch *l, const struct mgpu_planes *p, int64_t first,
-                       int64_t planes, int64_t step, double factor, float *to)
+void mgpu_sum_planes(const struct mgpu_tensor *x, int64_t first, int64_t planes, int64_t step,
+                     double factor, float *to)
 {
+    struct mgpu_planes p = mgpu_planes_of(x);
     double sum[MGPU_MOST_BLOCK] = {0};
     for (int64_t i = 0; i < planes; i++)
-        add_places(p->block,
-                   (const float *)l->in[0].data + (first + i * step) * p->places * p->block,
-                   p->places, sum);
-    for (int j = 0; j < p->block; j++)
+        add_places(p.block, (const float *)x->data + (first + i * step) * p.places * p.block,
+                   p.places, sum);
+    for (int j = 0; j < p.block; j++)
         to[j] = (float)(sum[j] * factor);
 }
 
@@ -110,7 +109,8 @@ static int run_reduce(const struct mgpu_launch *l)
     int team = mgpu_cpu_team(l->threads, p.samples * p.channels * p.places);
 #pragma omp parallel for num_threads(team) if (team > 1) schedule(static)
     for (int64_t i = 0; i < tasks; i++)
-        sum_planes(l, &p, i, planes, p.blocks, factor, (float *)l->out[0].data + i * p.block);
+        mgpu_sum_planes(&l->in[0], i, planes, p.blocks, factor,
+                        (float *)l->out[0].data + i * p.block);
     return 0;
 }
 

@@ -39,8 +39,13 @@ static const struct mgpu_kernel *const blocked[] = {
     mgpu_cpu_batch_norm_blocks, mgpu_cpu_channel_blocks, mgpu_ref_reorder, NULL,
 };
 
-const struct mgpu_backend mgpu_backend_cpu = {
-    .name = "cpu", .tables = tables, .blocked = blocked, .blocks = mgpu_cpu_blocks};
+static const struct mgpu_kernel *const inexact[] = {mgpu_cpu_winograd, NULL};
+
+const struct mgpu_backend mgpu_backend_cpu = {.name = "cpu",
+                                              .tables = tables,
+                                              .blocked = blocked,
+                                              .inexact = inexact,
+                                              .blocks = mgpu_cpu_blocks};
 
 static bool is_float(const struct mgpu_value *value)
 {

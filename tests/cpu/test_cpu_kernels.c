@@ -347,6 +347,9 @@ static const struct mgpu_check normalisations[] = {
 
 static const struct mgpu_check in_blocks[] = {
     CONV2("of blocks", DIMS(2, 32, 9, 9), DIMS(48, 32, 3, 3), DIMS(48), 1, 1, 1),
+    CONV2("of many tiles", DIMS(5, 64, 33, 18), DIMS(144, 64, 3, 3), DIMS(144), 1, 1, 1),
+    CONV2("of tiles that stand out", DIMS(2, 144, 9, 11), DIMS(64, 144, 3, 3), DIMS(64), 1, 0, 1),
+    CONV2("of few tiles, widely padded", DIMS(1, 64, 5, 5), DIMS(64, 64, 3, 3), DIMS(64), 1, 2, 1),
     CONV2("of one channel", DIMS(2, 1, 9, 9), DIMS(16, 1, 3, 3), DIMS(16), 1, 1, 1),
     CONV2("of odd channels", DIMS(2, 19, 9, 9), DIMS(33, 19, 3, 3), DIMS(33), 2, 1, 1),
     CONV2("of 1x1", DIMS(2, 32, 9, 9), DIMS(16, 32, 1, 1), DIMS(16), 1, 0, 1),

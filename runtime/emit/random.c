@@ -33,17 +33,22 @@ static void emit(struct mgpu_writer *w)
     enum mgpu_dtype type = w->node->output[0]->type;
     int words = m.inner % 4 == 0 ? 4 : 1; /* of a thread: it never leaves a sample's run */
     mgpu_write_kernel_each(w, mgpu_value_count(w->node->output[0]) / words);
-    mgpu_write(w, "    const i64 at = (i64)i * %d, sample = at / %lld %% %lld;\n", words,
+    const char *place = mgpu_place_type(mgpu_value_count(w->node->output[0]));
+    mgpu_write(w, "    const %s at = i * %d, sample = at / %lld %% %lld;\n", place, words,
                (long long)m.inner, (long long)m.samples);
-    mgpu_write(w, "    const u64 e = at / %lld * %lldULL + at %% %lld, key = (u64)x0[0];\n",
+    mgpu_write(w, "    const %s e = at / %lld * %lld + at %% %lld;\n", place,
                (long long)(m.inner * m.samples), (long long)m.inner, (long long)m.inner);
     mgpu_write(w,
-               "    struct philox c = {{(u32)(e / 4), (u32)(%s + sample), (u32)(u64)x1[0], "
-               "%uu}};\n    c = philox(c, (u32)key, (u32)(key >> 32));\n",
+               "    const u64 key = (u64)x0[0];\n    struct philox c = {{(u32)(e / 4), (u32)(%s + "
+               "sample), (u32)(u64)x1[0], %uu}};\n    c = philox(c, (u32)key, (u32)(key >> 32));\n",
                m.batch ? "(u64)x2[0]" : "0", (unsigned)a->salt);
+    if (words == 1)
+        mgpu_write(
+            w, "    c.word[0] = e %% 4 == 0 ? c.word[0] : e %% 4 == 1 ? c.word[1] : e %% 4 == 2 ? "
+               "c.word[2] : c.word[3];\n");
     mgpu_write(
         w,
-        "    for (int k = 0; k < %d; k++)\n        STORE_%s(y0, at + k, c.word[(e + k) %% 4] "
+        "    UNROLL\n    for (int k = 0; k < %d; k++)\n        STORE_%s(y0, at + k, c.word[k] "
         "< %lluULL ? 0 : ",
         words, mgpu_dtype_name(type), (unsigned long long)ceil(ldexp(a->probability, 32)));
     mgpu_write_number(w, type, 1 / (1 - a->probability));

@@ -174,6 +174,10 @@ static const char *const without[] = {
     "rnn_grad",
     "resize",
     "resize_grad",
+    "det",
+    "cofactor",
+    "bit_cast",
+    "random_uniform",
     "cumsum",
     "topk",
     "det",
@@ -208,12 +212,13 @@ static void check_operators(void)
 int main(void)
 {
     check_operators();
-    if (!emulate_possible()) {
+    if (!emit_check_wanted() && !emulate_possible()) {
         fprintf(stderr, "skipped: no C compiler\n");
         return 77;
     }
     check_optimizers();
-    CHECK(emit_check(others, true) == 0);
-    check_damages();
+    CHECK(emit_check(others, false) == 0);
+    if (!emit_check_wanted()) /* else the rows alone */
+        check_damages();
     return test_end();
 }

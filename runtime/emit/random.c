@@ -1,4 +1,5 @@
-/* random_mask: Philox4x32-10 by the rule in runtime/ops/random.h; one counter gives four words. */
+/* random_mask and random_uniform: Philox4x32-10 by the rule in runtime/ops/random.h; one counter
+ * gives four words. */
 #include "runtime/ops/random.h"
 #include "runtime/emit/writer.h"
 #include "runtime/ops/dims.h"
@@ -46,16 +47,20 @@ static void emit(struct mgpu_writer *w)
         mgpu_write(
             w, "    c.word[0] = e %% 4 == 0 ? c.word[0] : e %% 4 == 1 ? c.word[1] : e %% 4 == 2 ? "
                "c.word[2] : c.word[3];\n");
-    mgpu_write(
-        w,
-        "    UNROLL\n    for (int k = 0; k < %d; k++)\n        STORE_%s(y0, at + k, c.word[k] "
-        "< %lluULL ? 0 : ",
-        words, mgpu_dtype_name(type), (unsigned long long)ceil(ldexp(a->probability, 32)));
+    mgpu_write(w, "    UNROLL\n    for (int k = 0; k < %d; k++)\n        STORE_%s(y0, at + k, ",
+               words, mgpu_dtype_name(type));
+    if (w->node->op == &mgpu_op_random_uniform) {
+        mgpu_write(w, "(c.word[k] >> 8) * 5.9604644775390625e-8f);\n}\n"); /* 2^-24: exact */
+        return;
+    }
+    mgpu_write(w,
+               "c.word[k] < %lluULL ? 0 : ", (unsigned long long)ceil(ldexp(a->probability, 32)));
     mgpu_write_number(w, type, 1 / (1 - a->probability));
     mgpu_write(w, ");\n}\n");
 }
 
 const struct mgpu_emitter mgpu_emit_random[] = {
     {"random_mask", NULL, emit},
+    {"random_uniform", NULL, emit},
     {NULL, NULL, NULL},
 };

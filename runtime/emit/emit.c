@@ -5,10 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct mgpu_emitter *const families[] = {
-    mgpu_emit_pointwise, mgpu_emit_reduce,   mgpu_emit_softmax, mgpu_emit_loss,
-    mgpu_emit_normalize, mgpu_emit_movement, mgpu_emit_random,  mgpu_emit_update,
-    mgpu_emit_indexed,   mgpu_emit_matmul,   mgpu_emit_sort,    NULL};
+static const struct mgpu_emitter *const families[] = {mgpu_emit_pointwise,
+                                                      mgpu_emit_reduce,
+                                                      mgpu_emit_softmax,
+                                                      mgpu_emit_loss,
+                                                      mgpu_emit_normalize,
+                                                      mgpu_emit_movement,
+                                                      mgpu_emit_random,
+                                                      mgpu_emit_update,
+                                                      mgpu_emit_indexed,
+                                                      mgpu_emit_matmul,
+                                                      mgpu_emit_sort,
+                                                      mgpu_emit_resize,
+                                                      NULL};
 
 static const struct mgpu_emitter *find(const struct mgpu_node *node)
 {

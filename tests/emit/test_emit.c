@@ -171,8 +171,6 @@ static const char *const without[] = {
     "average_pool_grad",
     "rnn",
     "rnn_grad",
-    "resize",
-    "resize_grad",
     "det",
     "cofactor",
     "reorder",

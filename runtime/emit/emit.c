@@ -19,6 +19,18 @@ static const struct mgpu_emitter *const families[] = {mgpu_emit_pointwise,
                                                       mgpu_emit_resize,
                                                       NULL};
 
+/* Blocks of channels are the CPU's. */
+static bool all_plain(const struct mgpu_node *node)
+{
+    for (int i = 0; i < node->inputs; i++)
+        if (node->input[i] && node->input[i]->block)
+            return false;
+    for (int i = 0; i < node->outputs; i++)
+        if (node->output[i] && node->output[i]->block)
+            return false;
+    return true;
+}
+
 static const struct mgpu_emitter *find(const struct mgpu_node *node)
 {
     for (int f = 0; families[f]; f++)
@@ -39,7 +51,7 @@ bool mgpu_emit_knows(const char *op)
 
 bool mgpu_emit_accepts(const struct mgpu_node *node)
 {
-    return find(node) != NULL;
+    return all_plain(node) && find(node) != NULL;
 }
 
 /* Whether an output has elements. */

@@ -410,7 +410,7 @@ int emit_check(const struct mgpu_check *checks, bool all_types)
     else if (emulate_possible())
         run_table(&t, t.text, false);
     else
-        skip("no C compiler");
+        skip("no C compiler, or the thread sanitizer");
     table_free(&t);
     return test_failures - before;
 }

@@ -16,7 +16,7 @@ enum emulate_order { EMULATE_FORWARD, EMULATE_BACKWARD, EMULATE_SHUFFLED, EMULAT
 
 struct emulated;
 
-/* Whether there is a C compiler: $CC, or cc. */
+/* Whether there is a C compiler, $CC or cc, and nothing against emulating. */
 bool emulate_possible(void);
 
 /* Writes what emulate_run needs to call the kernels of `emitted`. */

@@ -202,7 +202,7 @@ int main(void)
 {
     check_operators();
     if (!emit_check_wanted() && !emulate_possible()) {
-        fprintf(stderr, "skipped: no C compiler\n");
+        fprintf(stderr, "skipped: no C compiler, or the thread sanitizer\n");
         return 77;
     }
     check_optimizers();

@@ -153,7 +153,7 @@ static void check_case(const char *name, const char *devices, int ranks, int lea
 int main(void)
 {
     if (!emulate_possible()) {
-        fprintf(stderr, "skipped: no C compiler\n");
+        fprintf(stderr, "skipped: no C compiler, or the thread sanitizer\n");
         return 77;
     }
     tiny_begin();

@@ -5,11 +5,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct mgpu_emitter *const families[] = {mgpu_emit_pointwise, mgpu_emit_reduce,
-                                                      mgpu_emit_softmax,   mgpu_emit_loss,
-                                                      mgpu_emit_normalize, mgpu_emit_movement,
-                                                      mgpu_emit_random,    mgpu_emit_update,
-                                                      mgpu_emit_indexed,   NULL};
+static const struct mgpu_emitter *const families[] = {mgpu_emit_pointwise,
+                                                      mgpu_emit_reduce,
+                                                      mgpu_emit_softmax,
+                                                      mgpu_emit_loss,
+                                                      mgpu_emit_normalize,
+                                                      mgpu_emit_movement,
+                                                      mgpu_emit_random,
+                                                      mgpu_emit_update,
+                                                      mgpu_emit_indexed,
+                                                      mgpu_emit_matmul,
+                                                      mgpu_emit_sort,
+                                                      mgpu_emit_resize,
+                                                      NULL};
+
+/* Blocks of channels are the CPU's. */
+static bool all_plain(const struct mgpu_node *node)
+{
+    for (int i = 0; i < node->inputs; i++)
+        if (node->input[i] && node->input[i]->block)
+            return false;
+    for (int i = 0; i < node->outputs; i++)
+        if (node->output[i] && node->output[i]->block)
+            return false;
+    return true;
+}
 
 static const struct mgpu_emitter *find(const struct mgpu_node *node)
 {
@@ -31,7 +51,7 @@ bool mgpu_emit_knows(const char *op)
 
 bool mgpu_emit_accepts(const struct mgpu_node *node)
 {
-    return find(node) != NULL;
+    return all_plain(node) && find(node) != NULL;
 }
 
 /* Whether an output has elements. */

@@ -7,7 +7,9 @@
  * A node takes one or more launches, one after the other. Launch k is function NAME_k; each takes a
  * pointer for every operand that is there (inputs, then outputs), then the workspace if there is
  * one. Results do not depend on the order in which blocks and threads run. An output may overwrite
- * an input where the operator's `alias` says so.
+ * an input where the operator's `alias` says so. What `ref` refuses while it runs (a label that is
+ * no class, an index out of range) gives results that are not numbers: a kernel cannot stop the
+ * step.
  */
 #ifndef MGPU_EMIT_EMIT_H
 #define MGPU_EMIT_EMIT_H

@@ -97,7 +97,7 @@ static void write_slot(struct mgpu_writer *w, const struct places *p)
         for (int k = 0; k < p->indices->rank; k++)
             mgpu_view_add(&v, p->indices->dims[k].value, k == p->axis ? 0 : stride_of(p->x, k));
         mgpu_write(w, "    slot = ");
-        mgpu_write_offset(w, &v, "(u64)e");
+        mgpu_write_offset(w, &v, "e");
         mgpu_write(w, ";\n");
     }
     mgpu_write(w, "    {\n");
@@ -114,9 +114,10 @@ static void emit_gather(struct mgpu_writer *w)
     const struct mgpu_value *y = w->node->output[0];
     struct places p = places_of(w->node, w->node->input[0], (int)a->axis);
     mgpu_write_kernel_each(w, mgpu_value_count(y));
-    mgpu_write(w, "    const i64 e = i / %lld %% %lld, outer = i / %lld, in = i %% %lld;\n",
-               (long long)p.slice, (long long)p.entries, (long long)(p.slice * p.entries),
-               (long long)p.slice);
+    mgpu_write(
+        w, "    const %s e = i / %lld %% %lld;\n    const i64 outer = i / %lld, in = i %% %lld;\n",
+        mgpu_place_type(mgpu_value_count(y)), (long long)p.slice, (long long)p.entries,
+        (long long)(p.slice * p.entries), (long long)p.slice);
     write_slot(w, &p);
     mgpu_write(w,
                "    if (ok)\n        y0[i] = x0[(outer * %lld + slot) * %lld + in];\n    else\n"
@@ -169,7 +170,7 @@ static void write_keys(struct mgpu_writer *w, const struct places *p, const stru
 {
     mgpu_write_kernel_each(w, p->entries);
     write_arrays(w, o, 0);
-    mgpu_write(w, "    const i64 e = i;\n");
+    mgpu_write(w, "    const u32 e = (u32)i;\n");
     write_slot(w, p);
     mgpu_write(w, "    slot_of[i] = ok ? (u32)slot : %lluu;\n    entry_of[i] = (u32)i;\n}\n",
                (unsigned long long)p->slots);
@@ -262,7 +263,7 @@ static void write_apply(struct mgpu_writer *w, const struct places *p, const str
     mgpu_write_kernel_each(w, p->outer * p->entries * p->slice);
     write_arrays(w, o, o->passes);
     mgpu_write(w,
-               "    const i64 in = i %% %lld, outer = i / %lld;\n    i64 e = i / %lld %% %lld;\n",
+               "    const i64 in = i %% %lld, outer = i / %lld;\n    u32 e = i / %lld %% %lld;\n",
                (long long)p->slice, (long long)(p->slice * p->entries), (long long)p->slice,
                (long long)p->entries);
     mgpu_write(

@@ -118,6 +118,14 @@ static void emit_reshape(struct mgpu_writer *w)
     write_view(w, &v);
 }
 
+/* Elements of one size and another type. */
+static void emit_bit_cast(struct mgpu_writer *w)
+{
+    const struct mgpu_value *y = w->node->output[0];
+    mgpu_write_kernel_each(w, mgpu_value_count(y));
+    mgpu_write(w, "    y0[i] = *(const m_%s *)(x0 + i);\n}\n", type_of(y));
+}
+
 static void emit_transpose(struct mgpu_writer *w)
 {
     const struct mgpu_transpose_attrs *a = w->node->attrs;
@@ -297,9 +305,15 @@ static void emit_accumulate(struct mgpu_writer *w)
 }
 
 const struct mgpu_emitter mgpu_emit_movement[] = {
-    {"reshape", NULL, emit_reshape},       {"transpose", NULL, emit_transpose},
-    {"expand", NULL, emit_expand},         {"slice", NULL, emit_slice},
-    {"slice_grad", NULL, emit_slice_grad}, {"pad", NULL, emit_pad},
-    {"pad_grad", NULL, emit_pad_grad},     {"concat", NULL, emit_concat},
-    {"accumulate", NULL, emit_accumulate}, {NULL, NULL, NULL},
+    {"reshape", NULL, emit_reshape},
+    {"bit_cast", NULL, emit_bit_cast},
+    {"transpose", NULL, emit_transpose},
+    {"expand", NULL, emit_expand},
+    {"slice", NULL, emit_slice},
+    {"slice_grad", NULL, emit_slice_grad},
+    {"pad", NULL, emit_pad},
+    {"pad_grad", NULL, emit_pad_grad},
+    {"concat", NULL, emit_concat},
+    {"accumulate", NULL, emit_accumulate},
+    {NULL, NULL, NULL},
 };

@@ -208,13 +208,14 @@ static void write_channel(struct mgpu_writer *w, const struct channels *c)
 {
     w->result->workspace = 2 * c->channels * real_size(w->node->input[0]);
     mgpu_write_kernel(w, c->channels, BATCH_THREADS, true);
-    mgpu_write(w, "    const i64 lane = blockIdx.x;\n");
+    mgpu_write(w, "    const u32 lane = blockIdx.x;\n");
 }
 
 /* The loop over a channel's elements, which are at `at`. */
 static void write_channel_loop(struct mgpu_writer *w, const struct channels *c)
 {
-    mgpu_write(w, "    for (i64 c = threadIdx.x; c < %lld; c += %d) {\n", (long long)c->count,
+    const char *place = mgpu_place_type(c->count * c->channels + BATCH_THREADS);
+    mgpu_write(w, "    for (%s c = threadIdx.x; c < %lld; c += %d) {\n", place, (long long)c->count,
                BATCH_THREADS);
     mgpu_write(w, "        const i64 at = c / %lld * %lld + lane * %lld + c %% %lld;\n",
                (long long)c->inner, (long long)(c->channels * c->inner), (long long)c->inner,
@@ -226,7 +227,7 @@ static void write_elements(struct mgpu_writer *w, const struct channels *c)
 {
     mgpu_write_kernel_each(w, c->count * c->channels);
     mgpu_write(w,
-               "    const i64 lane = i / %lld %% %lld;\n    const %s *of = (const %s *)work + 2 * "
+               "    const u32 lane = i / %lld %% %lld;\n    const %s *of = (const %s *)work + 2 * "
                "lane;\n",
                (long long)c->inner, (long long)c->channels, c->real, c->real);
 }

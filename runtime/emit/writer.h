@@ -30,6 +30,9 @@ extern const struct mgpu_emitter mgpu_emit_movement[];
 extern const struct mgpu_emitter mgpu_emit_random[];
 extern const struct mgpu_emitter mgpu_emit_update[];
 extern const struct mgpu_emitter mgpu_emit_indexed[];
+extern const struct mgpu_emitter mgpu_emit_matmul[];
+extern const struct mgpu_emitter mgpu_emit_sort[];
+extern const struct mgpu_emitter mgpu_emit_resize[];
 
 void mgpu_write(struct mgpu_writer *w, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

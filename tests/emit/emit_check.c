@@ -1,5 +1,6 @@
 #include "tests/emit/emit_check.h"
 
+#include "runtime/cuda/compile.h"
 #include "runtime/graph/fold.h"
 #include "runtime/ops/accumulate.h"
 #include "runtime/ref/ref.h"
@@ -8,6 +9,7 @@
 #include "tests/ops/op_case.h"
 #include "tests/test.h"
 
+#include <ctype.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,7 +44,8 @@ struct table {
     int rows, nodes;
     struct judged **row;
     struct made *node;
-    char *text;
+    char *text;  /* all kernels */
+    char *calls; /* what emulating needs behind them */
 };
 
 /* Rows that hold a type of their own in the attributes cannot be built in another one. */
@@ -62,7 +65,7 @@ static struct judged *judge(const struct mgpu_check *check, enum mgpu_dtype type
     return j;
 }
 
-static void emit_row(struct table *t, struct judged *j, FILE *out)
+static void emit_row(struct table *t, struct judged *j, FILE *text, FILE *calls)
 {
     for (int k = 0; k < j->c.graph->node_count; k++) {
         const struct mgpu_node *node = j->c.graph->nodes[k];
@@ -73,36 +76,39 @@ static void emit_row(struct table *t, struct judged *j, FILE *out)
         *m = (struct made){.row = j, .node = node};
         snprintf(m->name, sizeof m->name, "n%d", t->nodes);
         mgpu_emit(&m->emitted, node, m->name);
-        fprintf(out, "\n/* %s: %s of %s */%s", j->name, node->op->name, mgpu_dtype_name(j->type),
+        fprintf(text, "\n/* %s: %s of %s */%s", j->name, node->op->name, mgpu_dtype_name(j->type),
                 m->emitted.text);
-        emulate_write_calls(out, &m->emitted, m->name);
+        emulate_write_calls(calls, &m->emitted, m->name);
     }
 }
 
 static void add_row(struct table *t, const struct mgpu_check *check, enum mgpu_dtype type,
-                    FILE *out)
+                    FILE *text, FILE *calls)
 {
     struct judged *j = judge(check, type);
     if (!j)
         return;
     t->row = mgpu_grow(t->row, (size_t)t->rows, sizeof *t->row);
     t->row[t->rows++] = j;
-    emit_row(t, j, out);
+    emit_row(t, j, text, calls);
 }
 
-/* Every row in float; of the other types each row gets one, in turn. */
-static void table_init(struct table *t, const struct mgpu_check *checks, bool all_types)
+/* Every row in float; of the other types each row gets one, in turn. Compilers get fewer: half of
+ * the rows in float, the others in another type. */
+static void table_init(struct table *t, const struct mgpu_check *checks, bool all_types, bool few)
 {
     static const enum mgpu_dtype others[] = {MGPU_FLOAT16, MGPU_DOUBLE, MGPU_BFLOAT16};
-    size_t size;
+    size_t size[2];
     *t = (struct table){0};
-    FILE *out = open_memstream(&t->text, &size);
+    FILE *text = open_memstream(&t->text, &size[0]), *calls = open_memstream(&t->calls, &size[1]);
     for (int i = 0; checks[i].name; i++) {
-        add_row(t, &checks[i], MGPU_FLOAT, out);
-        if (all_types)
-            add_row(t, &checks[i], others[i % 3], out);
+        if (!all_types || !few || i % 2 == 0)
+            add_row(t, &checks[i], MGPU_FLOAT, text, calls);
+        if (all_types && (!few || i % 2 == 1))
+            add_row(t, &checks[i], others[i / (1 + few) % 3], text, calls);
     }
-    fclose(out);
+    fclose(text);
+    fclose(calls);
 }
 
 static void table_free(struct table *t)
@@ -118,6 +124,7 @@ static void table_free(struct table *t)
     free(t->row);
     free(t->node);
     free(t->text);
+    free(t->calls);
 }
 
 /* ---- Emulated -------------------------------------------------------------------------------- */
@@ -243,7 +250,7 @@ static int run_table(struct table *t, const char *text, bool quiet)
 {
     static const char *const orders[] = {"", " backward", " shuffled"};
     struct emulated *e;
-    int failed = 0, rc = emulate_open(&e, text);
+    int failed = 0, rc = emulate_open(&e, text, t->calls);
     CHECK_(rc == 0, "%s", mgpu_error());
     if (rc < 0)
         return 1;
@@ -260,17 +267,150 @@ static int run_table(struct table *t, const char *text, bool quiet)
     return failed;
 }
 
+static void skip(const char *why)
+{
+    fprintf(stderr, "skipped: %s\n", why);
+    exit(SKIPPED);
+}
+
+/* ---- Compiled for GPUs ----------------------------------------------------------------------- */
+
+struct function {
+    const struct made *made;
+    char name[40];
+    char *text;
+};
+
+/* Kernels whose forms, what is left without names and numbers, this program has not compiled yet:
+ * shapes make no difference to whether they compile. */
+struct functions {
+    int count;
+    struct function *function;
+};
+
+/* Numbers that do not end a name. */
+static char *form_of(const char *text)
+{
+    char *form = mgpu_xcalloc(strlen(text) + 1, 1), *to = form;
+    for (const char *at = strchr(text, ')'); *at; at++) {
+        bool digit = isdigit((unsigned char)*at),
+             in_name = at[-1] == '_' || isalnum((unsigned char)at[-1]);
+        if (digit && !in_name)
+            at += strspn(at, "0123456789") - 1;
+        else
+            *to++ = *at;
+    }
+    return form;
+}
+
+static bool is_new(const char *text)
+{
+    static char **forms;
+    static int count;
+    char *form = form_of(text);
+    for (int i = 0; i < count; i++)
+        if (!strcmp(forms[i], form)) {
+            free(form);
+            return false;
+        }
+    forms = mgpu_grow(forms, (size_t)count, sizeof *forms);
+    forms[count++] = form;
+    return true;
+}
+
+static void add_function(struct functions *f, const struct made *m, const char *text, size_t size)
+{
+    struct function g = {.made = m, .text = mgpu_xstrdup(text)};
+    g.text[size] = 0;
+    const char *name = strchr(g.text, '(') + 1;
+    snprintf(g.name, sizeof g.name, "%.*s", (int)strcspn(name, ")"), name);
+    if (!is_new(g.text)) {
+        free(g.text);
+        return;
+    }
+    f->function = mgpu_grow(f->function, (size_t)f->count, sizeof *f->function);
+    f->function[f->count++] = g;
+}
+
+static void list_functions(struct functions *f, const struct table *t)
+{
+    *f = (struct functions){0};
+    for (int i = 0; i < t->nodes; i++)
+        for (const char *at = strstr(t->node[i].emitted.text, "KERNEL("); at;) {
+            const char *next = strstr(at + 1, "KERNEL(");
+            add_function(f, &t->node[i], at, next ? (size_t)(next - at) : strlen(at));
+            at = next;
+        }
+}
+
+static char *text_of_functions(const struct functions *f)
+{
+    char *text;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    for (int i = 0; i < f->count; i++)
+        fprintf(out, "%s\n", f->function[i].text);
+    fclose(out);
+    return text;
+}
+
+/* No kernel may keep values in memory for want of registers. */
+static void check_uses(const struct functions *f, const struct mgpu_cubin *cubin, int sm)
+{
+    struct mgpu_kernel_use use, most = {0};
+    for (int i = 0; i < f->count; i++) {
+        const struct made *m = f->function[i].made;
+        CHECK_(mgpu_cubin_use(cubin, f->function[i].name, &use) == 0,
+               "the compiler says nothing of %s", f->function[i].name);
+        CHECK_(use.spilled == 0, "%s: %s of %s for sm_%d spills %d bytes", m->row->name,
+               m->node->op->name, mgpu_dtype_name(m->row->type), sm, use.spilled);
+        most.registers = use.registers > most.registers ? use.registers : most.registers;
+        most.shared = use.shared > most.shared ? use.shared : most.shared;
+    }
+    printf("sm_%d: %d kernels, at most %d registers, %d bytes of shared memory\n", sm, f->count,
+           most.registers, most.shared);
+}
+
+static void compile_for(const struct functions *f, const char *text, int sm)
+{
+    struct mgpu_cubin cubin;
+    int rc = mgpu_cuda_compile(&cubin, text, sm);
+    if (rc == MGPU_EDEVICE)
+        skip(mgpu_error());
+    CHECK_(rc == 0, "sm_%d: %s", sm, mgpu_error());
+    if (rc == 0)
+        check_uses(f, &cubin, sm);
+    mgpu_cubin_free(&cubin);
+}
+
+static void compile_table(const struct table *t)
+{
+    static const int targets[] = {75, 80, 90, 100};
+    struct functions f;
+    list_functions(&f, t);
+    char *text = text_of_functions(&f);
+    for (size_t i = 0; i < sizeof targets / sizeof *targets && f.count; i++)
+        compile_for(&f, text, targets[i]);
+    free(text);
+    for (int i = 0; i < f.count; i++)
+        free(f.function[i].text);
+    free(f.function);
+}
+
 int emit_check(const struct mgpu_check *checks, bool all_types)
 {
+    const char *mode = getenv("MGPU_CHECK");
+    bool nvrtc = mode && !strcmp(mode, "nvrtc");
     struct table t;
     int before = test_failures;
-    if (!emulate_possible()) {
-        fprintf(stderr, "skipped: no C compiler\n");
-        exit(SKIPPED);
-    }
     mgpu_fold_set(mgpu_ref_fold);
-    table_init(&t, checks, all_types);
-    run_table(&t, t.text, false);
+    table_init(&t, checks, all_types, nvrtc);
+    if (nvrtc)
+        compile_table(&t);
+    else if (emulate_possible())
+        run_table(&t, t.text, false);
+    else
+        skip("no C compiler, or the thread sanitizer");
     table_free(&t);
     return test_failures - before;
 }
@@ -294,8 +434,10 @@ static bool found_out(struct table *t, const char *text)
 {
     int status = 0;
     pid_t child = fork();
-    if (child == 0)
+    if (child == 0) {
+        close(STDERR_FILENO); /* a crash has nothing to say */
         _exit(run_table(t, text, true) > 0);
+    }
     return child > 0 && waitpid(child, &status, 0) == child && status != 0;
 }
 
@@ -303,7 +445,7 @@ int emit_check_damaged(const struct mgpu_check *checks, const char *from, const 
 {
     struct table t;
     mgpu_fold_set(mgpu_ref_fold);
-    table_init(&t, checks, false);
+    table_init(&t, checks, false, false);
     char *text = replaced(t.text, from, to);
     int found = strcmp(text, t.text) ? found_out(&t, text) : -1;
     free(text);

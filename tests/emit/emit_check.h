@@ -2,8 +2,8 @@
  * row makes, in float, double and the half types.
  *
  * MGPU_CHECK in the environment chooses: "emulated" runs the kernels on emulated threads and
- * compares with `ref`; the tests of operators and of CPU kernels then do this in place of their own
- * checks of rows, so that their tables serve both.
+ * compares with `ref`; "nvrtc" compiles them for several kinds of GPU. The tests of operators and
+ * of CPU kernels then do this in place of their own checks of rows, so that their tables serve all.
  */
 #ifndef MGPU_TESTS_EMIT_CHECK_H
 #define MGPU_TESTS_EMIT_CHECK_H

@@ -27,9 +27,13 @@ static const char *compiler(void)
     return cc && *cc ? cc : "cc";
 }
 
+/* Not under the thread sanitizer, which cannot follow how emulated threads are switched. */
 bool emulate_possible(void)
 {
     char command[1024];
+#ifdef __SANITIZE_THREAD__
+    return false;
+#endif
     snprintf(command, sizeof command, "%s --version >/dev/null 2>&1", compiler());
     return system(command) == 0;
 }
@@ -44,14 +48,14 @@ void emulate_write_calls(FILE *out, const struct mgpu_emitted *emitted, const ch
     }
 }
 
-static int compile(const char *folder, const char *text)
+static int compile(const char *folder, const char *text, const char *calls)
 {
     char path[256], command[2048];
     snprintf(path, sizeof path, "%s/kernels.c", folder);
     FILE *file = fopen(path, "w");
     if (!file)
         return mgpu_fail(MGPU_EIO, "%s cannot be written", path);
-    fprintf(file, "%s%s", mgpu_emit_prelude(false), text);
+    fprintf(file, "%s%s%s", mgpu_emit_prelude(false), text, calls);
     fclose(file);
     snprintf(
         command, sizeof command,
@@ -85,14 +89,14 @@ static void remove_folder(const char *folder)
     rmdir(folder);
 }
 
-int emulate_open(struct emulated **out, const char *text)
+int emulate_open(struct emulated **out, const char *text, const char *calls)
 {
     char folder[] = "/tmp/mgpu-kernels-XXXXXX";
     struct emulated *e = mgpu_xcalloc(1, sizeof *e);
     *out = NULL;
     int rc = mkdtemp(folder) ? 0 : mgpu_fail(MGPU_EIO, "no temporary folder");
     if (rc == 0)
-        rc = compile(folder, text);
+        rc = compile(folder, text, calls);
     if (rc == 0)
         rc = open_library(e, folder);
     if (rc < 0) { /* the text stays there to be looked at */

@@ -16,14 +16,14 @@ enum emulate_order { EMULATE_FORWARD, EMULATE_BACKWARD, EMULATE_SHUFFLED, EMULAT
 
 struct emulated;
 
-/* Whether there is a C compiler: $CC, or cc. */
+/* Whether there is a C compiler, $CC or cc, and nothing against emulating. */
 bool emulate_possible(void);
 
-/* Puts what emulate_run needs for the kernels of `emitted` behind their text. */
+/* Writes what emulate_run needs to call the kernels of `emitted`. */
 void emulate_write_calls(FILE *out, const struct mgpu_emitted *emitted, const char *name);
 
-/* Compiles the kernels' text (the prelude is put before it). */
-int emulate_open(struct emulated **out, const char *text);
+/* Compiles kernels (the prelude is put before them) with their calls. */
+int emulate_open(struct emulated **out, const char *text, const char *calls);
 void emulate_close(struct emulated *e);
 
 /* Runs all launches of `emitted`, called `name`, on the pointers that each function takes. */

@@ -1,0 +1,140 @@
+#include "runtime/cuda/compile.h"
+
+#include "runtime/base/memory.h"
+#include "runtime/base/status.h"
+#include "runtime/cuda/api.h"
+#include "runtime/cuda/cache.h"
+#include "runtime/emit/emit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Division, roots and functions as exact as they come: no --use_fast_math. 177: the prelude has
+ * functions that a kernel does not use. */
+static const char *const flags[] = {"--std=c++17", "--ptxas-options=-v", "--diag-suppress=177"};
+enum { FLAGS = sizeof flags / sizeof *flags };
+
+static char *whole_source(const char *text)
+{
+    char *source;
+    size_t size;
+    FILE *out = open_memstream(&source, &size);
+    if (!out)
+        abort(); /* no memory for metadata */
+    fprintf(out, "%s%s", mgpu_emit_prelude(true), text);
+    fclose(out);
+    return source;
+}
+
+static char *log_of(const struct mgpu_cuda_nvrtc *nvrtc, nvrtcProgram program)
+{
+    size_t size = 0;
+    if (nvrtc->nvrtcGetProgramLogSize(program, &size) != NVRTC_SUCCESS)
+        return mgpu_xstrdup("");
+    char *log = mgpu_xcalloc(size + 1, 1);
+    nvrtc->nvrtcGetProgramLog(program, log);
+    return log;
+}
+
+static int take_cubin(const struct mgpu_cuda_nvrtc *nvrtc, nvrtcProgram program,
+                      struct mgpu_cubin *out)
+{
+    nvrtcResult result = nvrtc->nvrtcGetCUBINSize(program, &out->size);
+    if (result == NVRTC_SUCCESS) {
+        out->data = mgpu_xcalloc(out->size, 1);
+        result = nvrtc->nvrtcGetCUBIN(program, out->data);
+    }
+    return result == NVRTC_SUCCESS
+               ? 0
+               : mgpu_fail(MGPU_EINTERNAL, "NVRTC: %s", nvrtc->nvrtcGetErrorString(result));
+}
+
+static int compile(const struct mgpu_cuda_nvrtc *nvrtc, struct mgpu_cubin *out, const char *source,
+                   int sm)
+{
+    nvrtcProgram program;
+    char target[32];
+    const char *options[FLAGS + 1];
+    memcpy(options, flags, sizeof flags);
+    options[FLAGS] = target;
+    snprintf(target, sizeof target, "--gpu-architecture=sm_%d", sm);
+    nvrtcResult result = nvrtc->nvrtcCreateProgram(&program, source, "kernels.cu", 0, NULL, NULL);
+    if (result == NVRTC_SUCCESS)
+        result = nvrtc->nvrtcCompileProgram(program, FLAGS + 1, options);
+    else
+        return mgpu_fail(MGPU_EINTERNAL, "NVRTC: %s", nvrtc->nvrtcGetErrorString(result));
+    out->log = log_of(nvrtc, program);
+    int rc = result == NVRTC_SUCCESS ? take_cubin(nvrtc, program, out)
+                                     : mgpu_fail(MGPU_EINTERNAL, "NVRTC: %s\n%.2000s",
+                                                 nvrtc->nvrtcGetErrorString(result), out->log);
+    nvrtc->nvrtcDestroyProgram(&program);
+    return rc;
+}
+
+int mgpu_cuda_compile(struct mgpu_cubin *out, const char *text, int sm)
+{
+    struct mgpu_cuda_nvrtc nvrtc;
+    *out = (struct mgpu_cubin){0};
+    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_nvrtc(&nvrtc), "no NVRTC"));
+    char *source = whole_source(text);
+    int rc = compile(&nvrtc, out, source, sm);
+    free(source);
+    if (rc < 0)
+        mgpu_cubin_free(out);
+    return rc;
+}
+
+int mgpu_cuda_compile_cached(struct mgpu_cubin *out, const char *text, int sm)
+{
+    struct mgpu_cuda_nvrtc nvrtc;
+    int major = 0, minor = 0;
+    char key[256];
+    *out = (struct mgpu_cubin){0};
+    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_nvrtc(&nvrtc), "no NVRTC"));
+    nvrtc.nvrtcVersion(&major, &minor);
+    snprintf(key, sizeof key, "NVRTC %d.%d sm_%d %s %s %s\n", major, minor, sm, flags[0], flags[1],
+             flags[2]);
+    char *source = whole_source(text);
+    int rc = 0;
+    if (!mgpu_cache_read(key, source, &out->data, &out->size)) {
+        rc = compile(&nvrtc, out, source, sm);
+        if (rc == 0)
+            mgpu_cache_write(key, source, out->data, out->size);
+    }
+    free(source);
+    if (rc < 0)
+        mgpu_cubin_free(out);
+    return rc;
+}
+
+void mgpu_cubin_free(struct mgpu_cubin *cubin)
+{
+    free(cubin->data);
+    free(cubin->log);
+    *cubin = (struct mgpu_cubin){0};
+}
+
+/* "Function properties for NAME\n 0 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads\n
+ * ptxas info : Used 24 registers, used 1 barriers, 1024 bytes smem, ..." */
+int mgpu_cubin_use(const struct mgpu_cubin *cubin, const char *function,
+                   struct mgpu_kernel_use *use)
+{
+    char title[128];
+    *use = (struct mgpu_kernel_use){0};
+    snprintf(title, sizeof title, "Function properties for %s\n", function);
+    const char *at = cubin->log ? strstr(cubin->log, title) : NULL;
+    const char *spill = at ? strstr(at, "stack frame, ") : NULL;
+    const char *used = spill ? strstr(spill, "Used ") : NULL;
+    if (!used)
+        return -1;
+    use->spilled = atoi(spill + strlen("stack frame, "));
+    use->registers = atoi(used + strlen("Used "));
+    const char *end = strchr(used, '\n'), *shared = strstr(used, " bytes smem");
+    if (!shared || (end && shared > end))
+        return 0;
+    while (shared > used && shared[-1] >= '0' && shared[-1] <= '9')
+        shared--;
+    use->shared = atoi(shared);
+    return 0;
+}

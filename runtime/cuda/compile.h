@@ -1,0 +1,35 @@
+/* Generated kernels to machine code, by NVRTC: needs no GPU. */
+#ifndef MGPU_CUDA_COMPILE_H
+#define MGPU_CUDA_COMPILE_H
+
+#include <stddef.h>
+
+/* Code for one kind of GPU. */
+struct mgpu_cubin {
+    void *data;
+    size_t size;
+    char *log; /* what the compiler says of each function */
+};
+
+/* What a function of a cubin takes. */
+struct mgpu_kernel_use {
+    int registers;
+    int shared, spilled; /* bytes; spilled: by a thread, to memory */
+};
+
+/* Compiles kernels' text (runtime/emit) with its prelude for compute capability `sm` (90: 9.0).
+ * MGPU_EDEVICE: there is no NVRTC; MGPU_EINTERNAL: the text is wrong, with what NVRTC says. */
+int mgpu_cuda_compile(struct mgpu_cubin *out, const char *text, int sm);
+
+/* The same through a folder of results by the hash of all that goes in: $MGPU_CACHE, else
+ * $XDG_CACHE_HOME/mgpu, else ~/.cache/mgpu. A folder that cannot be written changes nothing but the
+ * time. From the folder comes no log. */
+int mgpu_cuda_compile_cached(struct mgpu_cubin *out, const char *text, int sm);
+
+void mgpu_cubin_free(struct mgpu_cubin *cubin);
+
+/* What `function` takes, from the log. -1: the log does not say. */
+int mgpu_cubin_use(const struct mgpu_cubin *cubin, const char *function,
+                   struct mgpu_kernel_use *use);
+
+#endif

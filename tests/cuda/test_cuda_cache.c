@@ -1,0 +1,79 @@
+/* Compiled kernels come back from the folder of results; damaged files do not. */
+#include "runtime/cuda/cache.h"
+#include "runtime/cuda/compile.h"
+#include "tests/test.h"
+
+#include <dirent.h>
+#include <unistd.h>
+
+static char folder[] = "/tmp/mgpu-cache-XXXXXX";
+
+/* The only file of the folder; false: there is none, or there are several. */
+static bool only_file(char path[512])
+{
+    DIR *d = opendir(folder);
+    int count = 0;
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (e->d_name[0] != '.') {
+            snprintf(path, 512, "%s/%s", folder, e->d_name);
+            count++;
+        }
+    closedir(d);
+    return count == 1;
+}
+
+static void test_cache(void)
+{
+    char path[512];
+    void *data = NULL;
+    size_t size = 0;
+    CHECK(!mgpu_cache_read("key", "text", &data, &size));
+    mgpu_cache_write("key", "text", "contents", 8);
+    CHECK(mgpu_cache_read("key", "text", &data, &size) && size == 8 &&
+          !memcmp(data, "contents", 8));
+    free(data);
+    CHECK(!mgpu_cache_read("key", "texts", &data, &size));
+    CHECK(only_file(path));
+    CHECK(truncate(path, 35) == 0 && !mgpu_cache_read("key", "text", &data, &size) && !data);
+    CHECK(truncate(path, 3) == 0 && !mgpu_cache_read("key", "text", &data, &size));
+    unlink(path);
+}
+
+static const char kernel[] = "KERNEL(k_0)(const m_float *x0, m_float *y0)\n"
+                             "{\n    y0[threadIdx.x] = block_addf(x0[threadIdx.x]);\n}\n";
+
+static void test_compile(void)
+{
+    char path[512];
+    struct mgpu_cubin first, second;
+    struct mgpu_kernel_use use;
+    CHECK_FAILS(mgpu_cuda_compile(&first, "KERNEL(k_0)(int x) { y = x; }\n", 90), "\"y\"");
+    CHECK_FAILS(mgpu_cuda_compile(&first, kernel, 12), "NVRTC");
+    CHECK_OK(mgpu_cuda_compile_cached(&first, kernel, 90));
+    CHECK(mgpu_cubin_use(&first, "k_0", &use) == 0 && use.registers > 0 && use.shared == 128);
+    CHECK(mgpu_cubin_use(&first, "k_1", &use) == -1);
+    CHECK_OK(mgpu_cuda_compile_cached(&second, kernel, 90));
+    CHECK(second.size == first.size && !memcmp(first.data, second.data, first.size));
+    CHECK(!second.log); /* it was not compiled */
+    CHECK(only_file(path));
+    unlink(path);
+    mgpu_cubin_free(&first);
+    mgpu_cubin_free(&second);
+}
+
+int main(void)
+{
+    struct mgpu_cubin cubin;
+    CHECK(mkdtemp(folder) && setenv("MGPU_CACHE", folder, 1) == 0);
+    test_cache();
+    int rc = mgpu_cuda_compile(&cubin, kernel, 75);
+    mgpu_cubin_free(&cubin);
+    if (rc == MGPU_EDEVICE) {
+        fprintf(stderr, "skipped: %s\n", mgpu_error());
+        rmdir(folder);
+        return test_failures ? EXIT_FAILURE : 77;
+    }
+    test_compile();
+    rmdir(folder);
+    return test_end();
+}

@@ -1,6 +1,7 @@
 /* The walk: from the wanted outputs back to what they need, then node by node in order. */
 #include "importer/lower.h"
 
+#include "importer/lower_sequence.h"
 #include "importer/lower_walk.h"
 #include "runtime/base/status.h"
 
@@ -184,7 +185,8 @@ const struct mgpu_lowering *const mgpu_lower_families[] = {
     mgpu_lower_rnn,    mgpu_lower_attention, mgpu_lower_image,
     mgpu_lower_loss,   mgpu_lower_control,   mgpu_lower_signal,
     mgpu_lower_found,  mgpu_lower_region,    mgpu_lower_quantize,
-    mgpu_lower_random, mgpu_lower_training,  NULL,
+    mgpu_lower_random, mgpu_lower_training,  mgpu_lower_sequence,
+    NULL,
 };
 
 static void list_families(struct mgpu_lower_walk *w)
@@ -276,11 +278,34 @@ static void note_baked(struct mgpu_lower *l)
     collect(l, "its shape is fixed too");
 }
 
+static bool takes_sequences(const char *type)
+{
+    bool known = !strcmp(type, "Identity") || !strcmp(type, "Loop");
+    for (const struct mgpu_lowering *row = mgpu_lower_sequence; row->type && !known; row++)
+        known = !strcmp(type, row->type);
+    return known;
+}
+
+/* Whether a row that takes tensors gets a sequence. */
+static bool misses_tensor(struct mgpu_lower *l, const struct mgpu_lowering *row)
+{
+    if (!row || takes_sequences(row->type))
+        return false;
+    for (int i = 0; i < (int)(sizeof l->in / sizeof *l->in); i++)
+        if (l->in[i] != &poison && mgpu_as_sequence(l->in[i])) {
+            collect(l, mgpu_arena_format(l->walk->arena, "input %d ('%s') is a sequence", i,
+                                         l->node->input[i]));
+            return true;
+        }
+    return false;
+}
+
 static int lower_one(struct mgpu_lower *l)
 {
     bool poisoned;
     MGPU_TRY(read_inputs(l, &poisoned));
     const struct mgpu_lowering *row = row_of(l);
+    poisoned = misses_tensor(l, row) || poisoned;
     if (!row)
         collect(l, why_no_row(l));
     else if (poisoned)
@@ -408,16 +433,38 @@ static void list_makers(struct mgpu_lower *l, const struct mgpu_onnx_body *body)
                 mgpu_names_set(l->walk->makers, body->node[i].output[k], &body->node[i]);
 }
 
-int mgpu_lower_body(struct mgpu_lower *l, const struct mgpu_onnx_body *body)
+const struct mgpu_onnx_body *mgpu_lower_body_called(const struct mgpu_lower *l, const char *name)
+{
+    for (int i = 0; i < l->node->bodies; i++)
+        if (!strcmp(l->node->body_name[i], name))
+            return &l->node->body[i];
+    return NULL;
+}
+
+static void forget(struct mgpu_lower *l, const struct mgpu_onnx_body *body)
+{
+    for (int i = 0; i < body->nodes; i++) {
+        l->walk->done[body->node[i].index] = false;
+        for (int k = 0; k < body->node[i].bodies; k++)
+            forget(l, &body->node[i].body[k]);
+    }
+}
+
+int mgpu_lower_body(struct mgpu_lower *l, const struct mgpu_onnx_body *body,
+                    struct mgpu_value *const *in, struct mgpu_value **out)
 {
     const char **names = MGPU_NEW_ARRAY(l->walk->arena, const char *, body->outputs);
     list_makers(l, body);
+    forget(l, body);
+    for (int i = 0; in && i < body->inputs; i++)
+        if (in[i])
+            mgpu_names_set(l->walk->values, body->input[i].name, in[i]);
     for (int i = 0; i < body->outputs; i++)
         names[i] = body->output[i].name;
     MGPU_TRY(lower_names(l, body->outputs, names));
-    for (int i = 0; i < body->outputs && i < (int)(sizeof l->out / sizeof *l->out); i++) {
-        MGPU_TRY(named(l, names[i], &l->out[i]));
-        if (l->out[i] == &poison || l->out[i] == &missing)
+    for (int i = 0; i < body->outputs; i++) {
+        MGPU_TRY(named(l, names[i], &out[i]));
+        if (out[i] == &poison || out[i] == &missing)
             return mgpu_fail(MGPU_EUNSUPPORTED, "its body is not supported");
     }
     return 0;
@@ -454,6 +501,8 @@ static int add_output(struct mgpu_lower *l, const char *name)
     MGPU_TRY(stored_output(l, name, &value));
     if (value == &missing)
         return mgpu_fail(MGPU_EUNSUPPORTED, "output '%s' is not supported", name);
+    if (mgpu_as_sequence(value))
+        return mgpu_fail(MGPU_EUNSUPPORTED, "output '%s' is a sequence", name);
     for (int i = 0; i < l->model->graph.outputs; i++)
         if (!strcmp(l->model->graph.output[i].name, name))
             MGPU_TRY(check_output(l, &l->model->graph.output[i], value));

@@ -76,7 +76,7 @@ struct mgpu_lower {
     const struct mgpu_lower_options *options;
     const struct mgpu_onnx_node *node; /* the one being lowered */
     struct mgpu_value *in[64];         /* its inputs; NULL: absent. More: mgpu_lower_in */
-    struct mgpu_value *out[16];        /* to be set; one left NULL is an error if it is used */
+    struct mgpu_value *out[64];        /* to be set; one left NULL is an error if it is used */
     struct mgpu_lower_walk *walk;      /* lower.c's: names, weights, what is not supported */
 };
 
@@ -103,7 +103,8 @@ extern const struct mgpu_lowering mgpu_lower_rnn[];       /* RNN, GRU, LSTM */
 extern const struct mgpu_lowering mgpu_lower_attention[]; /* Attention, RotaryEmbedding */
 extern const struct mgpu_lowering mgpu_lower_image[];     /* Resize, Upsample, DepthToSpace ... */
 extern const struct mgpu_lowering mgpu_lower_loss[];     /* SoftmaxCrossEntropyLoss, Nll, Softmax */
-extern const struct mgpu_lowering mgpu_lower_control[];  /* If with a foldable condition */
+extern const struct mgpu_lowering mgpu_lower_control[];  /* If, Loop, Scan that are known before */
+extern const struct mgpu_lowering mgpu_lower_sequence[]; /* Sequence*, Optional* */
 extern const struct mgpu_lowering mgpu_lower_signal[];   /* windows, DFT, STFT */
 extern const struct mgpu_lowering mgpu_lower_found[];    /* NonZero, Unique ...: values say sizes */
 extern const struct mgpu_lowering mgpu_lower_region[];   /* RoiAlign, DeformConv, Col2Im ... */
@@ -156,7 +157,10 @@ int mgpu_lower_axes(struct mgpu_lower *l, int i, int rank, unsigned otherwise, u
 
 /* ---- Types and shapes ---- */
 
-/* The type in which an ONNX type is computed here: FLOAT is options->float_type. Or an error. */
+/* The type in which an ONNX type is computed here: FLOAT is options->float_type; so are the halves
+ * where there are weights: they are trained as masters of that type, and rounded as they are
+ * written. Or an error. */
+enum mgpu_dtype mgpu_lower_held(const struct mgpu_lower *l, enum mgpu_dtype type);
 int mgpu_lower_type(const struct mgpu_lower *l, int64_t onnx, enum mgpu_dtype *out);
 
 /* Two sizes that must be equal: the one that knows more of where it comes from. */
@@ -172,9 +176,18 @@ struct mgpu_value *mgpu_lower_scalar(struct mgpu_lower *l, struct mgpu_value *a)
 struct mgpu_value *mgpu_lower_spread(struct mgpu_lower *l, struct mgpu_value *a,
                                      struct mgpu_value *b);
 
+/* A gather_nd of x by constant indices in which every sample reads its own rows only, as one inside
+ * each sample; NULL: it is none, or an error of mgpu_build_error. */
+struct mgpu_value *mgpu_lower_own_rows(struct mgpu_lower *l, struct mgpu_value *x,
+                                       struct mgpu_value *indices);
+
 /* Rows of a table that have a file of their own. */
 int mgpu_lower_einsum(struct mgpu_lower *l);
 int mgpu_lower_batch_norm(struct mgpu_lower *l);
+int mgpu_lower_loop(struct mgpu_lower *l);
+int mgpu_lower_scan(struct mgpu_lower *l);
+int mgpu_lower_grid_sample(struct mgpu_lower *l);
+int mgpu_lower_affine_grid(struct mgpu_lower *l);
 
 /* Conv of these operands with the node's attributes; sets out[0]. bias NULL: none. */
 int mgpu_lower_convolution(struct mgpu_lower *l, struct mgpu_value *x, struct mgpu_value *weight,
@@ -182,7 +195,12 @@ int mgpu_lower_convolution(struct mgpu_lower *l, struct mgpu_value *x, struct mg
 
 /* ---- Bodies ---- */
 
-/* Lowers a body in the scope of the node (If): its outputs become out[]. */
-int mgpu_lower_body(struct mgpu_lower *l, const struct mgpu_onnx_body *body);
+/* The node's body of this attribute name, or NULL. */
+const struct mgpu_onnx_body *mgpu_lower_body_called(const struct mgpu_lower *l, const char *name);
+
+/* Lowers a body in the scope of the node, once more when it was lowered before: in[] are its formal
+ * inputs (NULL where it has none), out[] its outputs. */
+int mgpu_lower_body(struct mgpu_lower *l, const struct mgpu_onnx_body *body,
+                    struct mgpu_value *const *in, struct mgpu_value **out);
 
 #endif

@@ -107,7 +107,7 @@ static int range_ints(struct mgpu_lower *l, enum mgpu_dtype type)
     int64_t count = steps > 0 ? (int64_t)steps : 0;
     struct mgpu_dim size = mgpu_dim_div(mgpu_dim_add(d[1], mgpu_dim_neg(d[0])), d[2]);
     if (size.value != count)
-        size = mgpu_dim_is_const(size) ? mgpu_dim_const(count) : mgpu_dim_opaque(count);
+        size = mgpu_dim_lost(count, size, size);
     void *data;
     MGPU_TRY(mgpu_alloc(&data, (uint64_t)count * mgpu_dtype_size(type), l->node->output[0]));
     for (int64_t i = 0; i < count; i++)

@@ -31,6 +31,7 @@ static const struct mgpu_kernel *const tables[] = {
     mgpu_ref_resize,
     mgpu_ref_update,
     mgpu_ref_accumulate,
+    mgpu_ref_grid_sample,
     NULL,
 };
 

@@ -17,6 +17,7 @@ static const struct mgpu_kernel *const tables[] = {
     mgpu_ref_loss,
     mgpu_ref_rnn,
     mgpu_ref_resize,
+    mgpu_ref_grid_sample,
     mgpu_ref_update,
     mgpu_ref_accumulate,
     NULL,

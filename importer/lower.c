@@ -315,7 +315,9 @@ static int lower_one(struct mgpu_lower *l)
         return 0;
     }
     int made_from = l->g->value_count;
-    int rc = row->lower(l);
+    int rc = mgpu_rebatch_operands(l);
+    if (rc == 0)
+        rc = row->lower(l);
     if (rc == MGPU_EUNSUPPORTED) {
         l->walk->baked = l->walk->baked || !strcmp(l->node->type, "Reshape");
         collect(l, reason(l));
@@ -553,6 +555,20 @@ static void start(struct mgpu_lower *l, struct mgpu_lower_walk *w)
         mgpu_names_set(w->inputs, l->model->graph.input[i].name, &l->model->graph.input[i]);
 }
 
+static void note_rebatched(struct mgpu_lower *l)
+{
+    const struct mgpu_lower_walk *w = l->walk;
+    if (!w->rebatched || !l->options->note)
+        return;
+    l->options->note(l->options->context,
+                     mgpu_arena_format(w->arena,
+                                       "the file holds the batch of its export, %" PRId64
+                                       ", in %d places (first: node '%s' (%s)): it stands for "
+                                       "the batch",
+                                       w->example, w->rebatched, w->rebatched_at->name,
+                                       w->rebatched_at->type));
+}
+
 int mgpu_lower(struct mgpu_graph **out, struct mgpu_onnx_model *model,
                const struct mgpu_weights *weights, const struct mgpu_lower_options *options)
 {
@@ -566,8 +582,12 @@ int mgpu_lower(struct mgpu_graph **out, struct mgpu_onnx_model *model,
     l.g->float_type = options->float_type;
     start(&l, &walk);
     int rc = mgpu_binder_new(&walk.binder, l.g, model, options);
-    if (rc >= 0)
+    if (rc >= 0) {
+        walk.example = mgpu_binder_example(walk.binder);
         rc = lower_outputs(&l);
+    }
+    if (rc >= 0)
+        note_rebatched(&l);
     free(walk.problem);
     mgpu_arena_free(walk.arena);
     *out = rc < 0 ? NULL : l.g;

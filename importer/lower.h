@@ -51,6 +51,8 @@ struct mgpu_lower_options {
     /* Called with each thing that is not supported, before they all end in the error; may be NULL.
      */
     void (*unsupported)(void *context, const char *text);
+    /* Called with what was understood otherwise than it is written; may be NULL. */
+    void (*note)(void *context, const char *text);
     void *context;
 };
 

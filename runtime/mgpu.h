@@ -31,6 +31,7 @@ struct mgpu_options {
     /* data */
     const char *const *data, *const *val;
     const char *const *scale, *const *normalize, *const *batch_axis, *const *rows;
+    const char *const *state; /* INPUT=OUTPUT: what one batch gives the next takes */
     const char *sample_weight;
     bool shuffle;
     int64_t seed;

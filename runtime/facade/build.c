@@ -90,6 +90,7 @@ static int fill_graph(struct mgpu_graph *g, struct mgpu_trainer *t, enum mgpu_mo
     MGPU_TRY(add_losses(g, t, &total));
     if (mode != MGPU_MODE_GRADIENT)
         MGPU_TRY(add_metrics(g, t));
+    mgpu_state_outputs(t, g);
     int own = g->output_count - outputs;
     memmove(g->outputs, g->outputs + outputs, sizeof(struct mgpu_value *) * (size_t)own);
     memmove(g->output_names, g->output_names + outputs, sizeof(char *) * (size_t)own);

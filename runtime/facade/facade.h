@@ -70,6 +70,18 @@ struct mgpu_epochs {
 
 enum { MGPU_RESULT_SUMS = 64, MGPU_KEPT = 3 };
 
+/* Training has its own state; evaluations and predictions start theirs afresh. */
+enum mgpu_state_set { MGPU_STATE_TRAINED, MGPU_STATE_ASIDE, MGPU_STATE_SETS };
+
+struct mgpu_carried { /* one --state */
+    const char *input, *output;
+    int slot, axis; /* of the input's data; that counts samples */
+    int64_t outer, inner, places;
+    size_t bytes;                /* of `inner` elements */
+    void *rows[MGPU_STATE_SETS]; /* [outer, places, inner] */
+    void *next;                  /* what the batch that runs makes of them */
+};
+
 struct mgpu_trainer {
     struct mgpu_arena *arena;
     struct mgpu_options options;
@@ -97,6 +109,9 @@ struct mgpu_trainer {
     struct mgpu_schedule schedule;
     struct mgpu_state_start *starts;
     int start_count;
+
+    int carries;
+    struct mgpu_carried *carried;
 
     int wants; /* feed slots: graph inputs, labels, sample weights */
     struct mgpu_feed_want *want;
@@ -166,6 +181,25 @@ struct mgpu_program *mgpu_find_program(const struct mgpu_trainer *t, enum mgpu_m
 /* A stored tensor and the first rank that has it; NULL: no rank's graph uses it. */
 const struct mgpu_stored *mgpu_find_stored(const struct mgpu_trainer *t, const char *name,
                                            int *rank);
+
+/* ---- state.c: --state ---- */
+int mgpu_state_parse(struct mgpu_trainer *t);
+/* Checks the shapes in the whole graph; takes memory for so many places; frees it. */
+int mgpu_state_bind(struct mgpu_trainer *t, const struct mgpu_graph *g);
+int mgpu_state_allocate(struct mgpu_trainer *t, int64_t places);
+void mgpu_state_free(struct mgpu_trainer *t);
+bool mgpu_is_state(const struct mgpu_trainer *t, const char *input);
+/* Makes them results of a graph whose own outputs are none. */
+void mgpu_state_outputs(const struct mgpu_trainer *t, struct mgpu_graph *g);
+/* The states are again those of the data. */
+int mgpu_state_start(struct mgpu_trainer *t, struct mgpu_source *source, enum mgpu_mode mode);
+/* Fills the slot of a state for places first .. first + count; false: it is none. Afterwards keeps
+ * what a rank made of them, and when all ranks are done lets the batch's places advance. */
+bool mgpu_state_feed(const struct mgpu_trainer *t, enum mgpu_mode mode, int slot, int64_t first,
+                     int64_t count, void *to);
+void mgpu_state_keep(const struct mgpu_trainer *t, const struct mgpu_rank *rank,
+                     const struct mgpu_program *p, int64_t first, int64_t count);
+void mgpu_state_advance(struct mgpu_trainer *t, enum mgpu_mode mode, int64_t count);
 
 /* ---- weights_io.c: contents of the store ---- */
 int mgpu_fill_store(struct mgpu_trainer *t); /* from the file; states from their start */

@@ -296,7 +296,7 @@ static int parse_losses(struct mgpu_trainer *t)
 /* The outputs that the losses look at. */
 static void want_outputs(struct mgpu_trainer *t)
 {
-    const char **wanted = MGPU_NEW_ARRAY(t->arena, const char *, t->losses);
+    const char **wanted = MGPU_NEW_ARRAY(t->arena, const char *, t->losses + t->carries);
     int n = 0;
     for (int i = 0; i < t->losses; i++) {
         bool seen = false;
@@ -305,6 +305,8 @@ static void want_outputs(struct mgpu_trainer *t)
         if (!seen)
             wanted[n++] = t->loss[i].output;
     }
+    for (int i = 0; i < t->carries && n; i++) /* without a loss all outputs are wanted */
+        wanted[n++] = t->carried[i].output;
     t->lower.wanted = n ? wanted : NULL;
     t->lower.wanted_count = n;
 }
@@ -387,7 +389,9 @@ static int add_want(struct mgpu_trainer *t, const struct mgpu_value *v)
     struct mgpu_feed_want *w = &t->want[t->wants];
     int axis = t->train.feed ? mgpu_feed_axis(t->train.feed, v->name) : 0;
     int64_t rows = t->train.feed ? mgpu_feed_step_rows(t->train.feed, v->name) : 0;
-    *w = (struct mgpu_feed_want){.name = mgpu_arena_string(t->arena, v->name), .type = v->type};
+    *w = (struct mgpu_feed_want){.name = mgpu_arena_string(t->arena, v->name),
+                                 .type = v->type,
+                                 .first_only = mgpu_is_state(t, v->name)};
     bool step_label = is_step_label(v, rows);
     for (int k = step_label; k < v->rank; k++)
         if (k != axis + step_label)
@@ -444,9 +448,9 @@ static int settle_sources(struct mgpu_trainer *t)
     MGPU_TRY(hold_out(t, &held_out));
     bool shuffle = o->shuffle && !o->inference;
     for (int i = 0; i < t->wants; i++)
-        if (t->step_rows[i] && shuffle) {
-            mgpu_note("samples are not shuffled: the rows of '%s' belong to their step",
-                      t->want[i].name);
+        if ((t->step_rows[i] || t->want[i].first_only) && shuffle) {
+            mgpu_note("samples are not shuffled: the rows of '%s' belong to their %s",
+                      t->want[i].name, t->step_rows[i] ? "step" : "place in the batch");
             shuffle = false;
         }
     if (t->val.feed) {
@@ -507,10 +511,15 @@ static int bind_data(struct mgpu_trainer *t)
     t->step_rows = MGPU_NEW_ARRAY(t->arena, int64_t, g->input_count);
     for (int i = 0; i < g->input_count && rc == 0; i++)
         rc = add_want(t, g->inputs[i]);
+    if (rc == 0)
+        rc = mgpu_state_bind(t, g);
     mgpu_graph_free(g);
     MGPU_TRY(rc);
     MGPU_TRY(settle_sources(t));
-    return host_buffers(t);
+    MGPU_TRY(host_buffers(t));
+    int64_t samples = t->samples > t->val_samples ? t->samples : t->val_samples;
+    MGPU_TRY(mgpu_state_allocate(t, samples < t->batch ? samples : t->batch));
+    return mgpu_state_start(t, &t->train, MGPU_MODE_TRAIN);
 }
 
 /* After the model was lowered: a rule that fits nothing changes nothing. */
@@ -529,6 +538,12 @@ static int check_dropout(const struct mgpu_trainer *t)
     return 0;
 }
 
+static void note(void *context, const char *text)
+{
+    (void)context;
+    mgpu_note("%s", text);
+}
+
 int mgpu_settle_losses(struct mgpu_trainer *t)
 {
     struct mgpu_graph *g = NULL;
@@ -538,10 +553,13 @@ int mgpu_settle_losses(struct mgpu_trainer *t)
                          "training needs a loss: --loss cross_entropy, mse, bce_logits "
                          "... (--help loss lists them)");
     MGPU_TRY(parse_losses(t));
+    MGPU_TRY(mgpu_state_parse(t));
     want_outputs(t);
     t->lower.batch = t->batch;
     t->lower.training = !t->options.inference;
-    MGPU_TRY(mgpu_prefix(mgpu_lower(&g, t->model, t->weights, &t->lower), "%s", t->path));
+    struct mgpu_lower_options noting = t->lower;
+    noting.note = note;
+    MGPU_TRY(mgpu_prefix(mgpu_lower(&g, t->model, t->weights, &noting), "%s", t->path));
     int rc = 0;
     for (int i = 0; i < t->losses && rc == 0; i++)
         rc = bind_loss(t, g, i);

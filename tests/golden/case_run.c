@@ -483,11 +483,6 @@ static int run_case(struct run *r)
     const struct mgpu_case_request *q = r->request;
     struct mgpu_options o;
     MGPU_TRY(open_case(r));
-    if (mgpu_case_field(&r->c, "state")) {
-        r->result->outcome = MGPU_CASE_UNSUPPORTED;
-        return mgpu_fail(MGPU_EUNSUPPORTED, "an output of one step is the next one's input "
-                                            "(--state)");
-    }
     MGPU_TRY(mgpu_case_train_options(&o, &r->c, q->devices, q->ranks, q->defaults));
     o.precision = q->precision;
     r->whole = !q->steps || q->steps >= r->c.golden.steps;

@@ -45,6 +45,10 @@ struct mgpu_lower_options {
     int inputs;
     const struct mgpu_dropout_rule *dropout;
     int dropouts;
+    /* Recurrent nodes, by name or output, whose states the graph takes and gives: inputs NAME.h and
+     * (LSTM) NAME.c [D, N, H], outputs NAME.h.last and NAME.c.last. */
+    const char *const *stateful;
+    int statefuls;
     const char *const *wanted; /* outputs (graph outputs or any ONNX name) to compute; NULL: all
                                 * graph outputs. What they do not need is not lowered. */
     int wanted_count;

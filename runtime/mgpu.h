@@ -31,7 +31,8 @@ struct mgpu_options {
     /* data */
     const char *const *data, *const *val;
     const char *const *scale, *const *normalize, *const *batch_axis, *const *rows;
-    const char *const *state; /* INPUT=OUTPUT: what one batch gives the next takes */
+    const char *const *state; /* INPUT=OUTPUT: what one batch gives the next takes;
+                               * or a recurrent node */
     const char *sample_weight;
     bool shuffle;
     int64_t seed;

@@ -48,7 +48,7 @@ const struct mgpu_arg mgpu_train_table[] = {
     LIST("scale", scale, "NAME=FACTOR", "multiply an input, e.g. input=1/255"),
     LIST("normalize", normalize, "NAME=MEAN/STD", "(x - mean) / std, lists by channel"),
     LIST("batch-axis", batch_axis, "NAME=K", "the axis that counts samples (default 0)"),
-    LIST("state", state, "IN=OUT", "an output of one batch is an input of the next; data: the first value"),
+    LIST("state", state, "IN=OUT", "an output of one batch is an input of the next; or an LSTM, GRU or RNN node"),
     LIST("rows", rows, "NAME=R", "a step takes R rows of this input, not one a sample"),
     {.name = "no-shuffle",
      .kind = MGPU_ARG_NO,

@@ -38,12 +38,12 @@ static int feed_inputs(struct job *job, struct mgpu_rank *rank, const struct mgp
     for (int i = 0; i < p->inputs; i++) {
         void *to = input_at(rank, &p->input[i]);
         int slot = 0;
+        if (mgpu_state_feed(t, job->run->mode, p->input[i].name, first, count, to))
+            continue;
         while (slot < t->wants && strcmp(t->want[slot].name, p->input[i].name))
             slot++;
         if (slot == t->wants)
             return mgpu_fail(MGPU_EINTERNAL, "input '%s' has no data", p->input[i].name);
-        if (mgpu_state_feed(t, job->run->mode, slot, first, count, to))
-            continue;
         if (t->step_rows[slot])
             MGPU_TRY(feed_step(t, job->run, slot, to));
         else

@@ -75,7 +75,8 @@ enum mgpu_state_set { MGPU_STATE_TRAINED, MGPU_STATE_ASIDE, MGPU_STATE_SETS };
 
 struct mgpu_carried { /* one --state */
     const char *input, *output;
-    int slot, axis; /* of the input's data; that counts samples */
+    bool from_zero; /* no data hold its start */
+    int axis;       /* that counts samples */
     int64_t outer, inner, places;
     size_t bytes;                /* of `inner` elements */
     void *rows[MGPU_STATE_SETS]; /* [outer, places, inner] */
@@ -188,15 +189,15 @@ int mgpu_state_parse(struct mgpu_trainer *t);
 int mgpu_state_bind(struct mgpu_trainer *t, const struct mgpu_graph *g);
 int mgpu_state_allocate(struct mgpu_trainer *t, int64_t places);
 void mgpu_state_free(struct mgpu_trainer *t);
-bool mgpu_is_state(const struct mgpu_trainer *t, const char *input);
+bool mgpu_is_state(const struct mgpu_trainer *t, const char *input, bool *from_zero);
 /* Makes them results of a graph whose own outputs are none. */
 void mgpu_state_outputs(const struct mgpu_trainer *t, struct mgpu_graph *g);
 /* The states are again those of the data. */
 int mgpu_state_start(struct mgpu_trainer *t, struct mgpu_source *source, enum mgpu_mode mode);
-/* Fills the slot of a state for places first .. first + count; false: it is none. Afterwards keeps
- * what a rank made of them, and when all ranks are done lets the batch's places advance. */
-bool mgpu_state_feed(const struct mgpu_trainer *t, enum mgpu_mode mode, int slot, int64_t first,
-                     int64_t count, void *to);
+/* Fills a state's input for places first .. first + count; false: it is none. Afterwards keeps what
+ * a rank made of them, and when all ranks are done lets the batch's places advance. */
+bool mgpu_state_feed(const struct mgpu_trainer *t, enum mgpu_mode mode, const char *input,
+                     int64_t first, int64_t count, void *to);
 void mgpu_state_keep(const struct mgpu_trainer *t, const struct mgpu_rank *rank,
                      const struct mgpu_program *p, int64_t first, int64_t count);
 void mgpu_state_advance(struct mgpu_trainer *t, enum mgpu_mode mode, int64_t count);

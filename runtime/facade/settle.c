@@ -305,8 +305,9 @@ static void want_outputs(struct mgpu_trainer *t)
         if (!seen)
             wanted[n++] = t->loss[i].output;
     }
-    for (int i = 0; i < t->carries && n; i++) /* without a loss all outputs are wanted */
-        wanted[n++] = t->carried[i].output;
+    for (int i = 0; i < t->carries && t->losses; i++) /* else all outputs are wanted */
+        if (!t->carried[i].from_zero)
+            wanted[n++] = t->carried[i].output;
     t->lower.wanted = n ? wanted : NULL;
     t->lower.wanted_count = n;
 }
@@ -387,11 +388,14 @@ static int check_rows(const struct mgpu_trainer *t, const struct mgpu_value *v, 
 static int add_want(struct mgpu_trainer *t, const struct mgpu_value *v)
 {
     struct mgpu_feed_want *w = &t->want[t->wants];
+    bool from_zero, state = mgpu_is_state(t, v->name, &from_zero);
+    if (from_zero)
+        return 0;
     int axis = t->train.feed ? mgpu_feed_axis(t->train.feed, v->name) : 0;
     int64_t rows = t->train.feed ? mgpu_feed_step_rows(t->train.feed, v->name) : 0;
     *w = (struct mgpu_feed_want){.name = mgpu_arena_string(t->arena, v->name),
                                  .type = v->type,
-                                 .first_only = mgpu_is_state(t, v->name)};
+                                 .first_only = state};
     bool step_label = is_step_label(v, rows);
     for (int k = step_label; k < v->rank; k++)
         if (k != axis + step_label)
@@ -447,10 +451,14 @@ static int settle_sources(struct mgpu_trainer *t)
     int64_t held_out;
     MGPU_TRY(hold_out(t, &held_out));
     bool shuffle = o->shuffle && !o->inference;
+    if (t->carries && shuffle) {
+        mgpu_note("samples are not shuffled: a state belongs to its place in the batch (--state)");
+        shuffle = false;
+    }
     for (int i = 0; i < t->wants; i++)
-        if ((t->step_rows[i] || t->want[i].first_only) && shuffle) {
-            mgpu_note("samples are not shuffled: the rows of '%s' belong to their %s",
-                      t->want[i].name, t->step_rows[i] ? "step" : "place in the batch");
+        if (t->step_rows[i] && shuffle) {
+            mgpu_note("samples are not shuffled: the rows of '%s' belong to their step",
+                      t->want[i].name);
             shuffle = false;
         }
     if (t->val.feed) {

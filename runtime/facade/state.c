@@ -24,17 +24,48 @@ static struct mgpu_value *input_called(const struct mgpu_graph *g, const char *n
     return NULL;
 }
 
+static void add(struct mgpu_trainer *t, const char *input, const char *output, bool from_zero)
+{
+    t->carried[t->carries++] =
+        (struct mgpu_carried){.input = input, .output = output, .from_zero = from_zero};
+}
+
+/* A recurrent node: its states, whatever the graph has of them, from zero on. */
+static int add_node(struct mgpu_trainer *t, const char *name)
+{
+    const struct mgpu_onnx_node *node = NULL;
+    for (int i = 0; i < t->model->node_total && !node; i++)
+        if (mgpu_onnx_is_called(t->model->all[i], name))
+            node = t->model->all[i];
+    bool cell = node && !strcmp(node->type, "LSTM");
+    if (!node || (!cell && strcmp(node->type, "GRU") && strcmp(node->type, "RNN")))
+        return mgpu_fail(MGPU_EUSAGE,
+                         "--state %s: it should be INPUT=OUTPUT, or an LSTM, GRU or RNN node", name);
+    for (int i = 0; i < 1 + cell; i++)
+        add(t, mgpu_arena_format(t->arena, "%s.%c", name, "hc"[i]),
+            mgpu_arena_format(t->arena, "%s.%c.last", name, "hc"[i]), true);
+    const char **longer = MGPU_NEW_ARRAY(t->arena, const char *, t->lower.statefuls + 1);
+    if (t->lower.statefuls)
+        memcpy(longer, t->lower.stateful, sizeof *longer * (size_t)t->lower.statefuls);
+    longer[t->lower.statefuls++] = name;
+    t->lower.stateful = longer;
+    return 0;
+}
+
 int mgpu_state_parse(struct mgpu_trainer *t)
 {
     int count = mgpu_text_count(t->options.state);
-    t->carried = MGPU_NEW_ARRAY(t->arena, struct mgpu_carried, count);
+    t->carried = MGPU_NEW_ARRAY(t->arena, struct mgpu_carried, 2 * count);
     for (int i = 0; i < count; i++) {
         char *text = mgpu_arena_string(t->arena, t->options.state[i]), *is = strchr(text, '=');
-        if (!is || is == text || !is[1])
+        if (!is)
+            MGPU_TRY(add_node(t, text));
+        else if (is == text || !is[1])
             return mgpu_fail(MGPU_EUSAGE, "--state %s: it should be INPUT=OUTPUT", text);
-        *is = 0;
-        t->carried[t->carries++] =
-            (struct mgpu_carried){.input = text, .output = is + 1, .slot = -1};
+        else {
+            *is = 0;
+            add(t, text, is + 1, false);
+        }
     }
     return 0;
 }
@@ -72,12 +103,19 @@ int mgpu_state_bind(struct mgpu_trainer *t, const struct mgpu_graph *g)
     return 0;
 }
 
-bool mgpu_is_state(const struct mgpu_trainer *t, const char *input)
+static const struct mgpu_carried *carried_by(const struct mgpu_trainer *t, const char *input)
 {
     for (int i = 0; i < t->carries; i++)
         if (!strcmp(t->carried[i].input, input))
-            return true;
-    return false;
+            return &t->carried[i];
+    return NULL;
+}
+
+bool mgpu_is_state(const struct mgpu_trainer *t, const char *input, bool *from_zero)
+{
+    const struct mgpu_carried *c = carried_by(t, input);
+    *from_zero = c && c->from_zero;
+    return c;
 }
 
 void mgpu_state_outputs(const struct mgpu_trainer *t, struct mgpu_graph *g)
@@ -113,22 +151,32 @@ static enum mgpu_state_set set_of(enum mgpu_mode mode)
     return mode == MGPU_MODE_TRAIN ? MGPU_STATE_TRAINED : MGPU_STATE_ASIDE;
 }
 
+static int read_start(struct mgpu_trainer *t, struct mgpu_source *source,
+                      const struct mgpu_carried *c, void *to)
+{
+    const struct mgpu_dataset *d;
+    int slot = 0;
+    while (strcmp(t->want[slot].name, c->input))
+        slot++;
+    MGPU_TRY(mgpu_feed_dataset(&d, source->feed, c->input));
+    if (d->dims[c->axis] < c->places)
+        return mgpu_fail(MGPU_EINVALID,
+                         "--state %s=%s: %s has %lld rows, but a batch has %lld places", c->input,
+                         c->output, d->title, (long long)d->dims[c->axis], (long long)c->places);
+    for (int64_t k = 0; k < c->places; k++)
+        t->rows[k] = k;
+    return mgpu_feed_rows(source->feed, slot, t->rows, c->places, to);
+}
+
 int mgpu_state_start(struct mgpu_trainer *t, struct mgpu_source *source, enum mgpu_mode mode)
 {
     for (int i = 0; i < t->carries; i++) {
-        struct mgpu_carried *c = &t->carried[i];
-        const struct mgpu_dataset *d;
-        for (c->slot = 0; strcmp(t->want[c->slot].name, c->input);)
-            c->slot++;
-        MGPU_TRY(mgpu_feed_dataset(&d, source->feed, c->input));
-        if (d->dims[c->axis] < c->places)
-            return mgpu_fail(MGPU_EINVALID,
-                             "--state %s=%s: %s has %lld rows, but a batch has %lld places",
-                             c->input, c->output, d->title, (long long)d->dims[c->axis],
-                             (long long)c->places);
-        for (int64_t k = 0; k < c->places; k++)
-            t->rows[k] = k;
-        MGPU_TRY(mgpu_feed_rows(source->feed, c->slot, t->rows, c->places, c->rows[set_of(mode)]));
+        const struct mgpu_carried *c = &t->carried[i];
+        void *rows = c->rows[set_of(mode)];
+        if (c->from_zero)
+            memset(rows, 0, (size_t)(c->outer * c->places) * c->bytes);
+        else
+            MGPU_TRY(read_start(t, source, c, rows));
     }
     return 0;
 }
@@ -144,15 +192,13 @@ static void move_rows(const struct mgpu_carried *c, char *places, int64_t first,
     }
 }
 
-bool mgpu_state_feed(const struct mgpu_trainer *t, enum mgpu_mode mode, int slot, int64_t first,
-                     int64_t count, void *to)
+bool mgpu_state_feed(const struct mgpu_trainer *t, enum mgpu_mode mode, const char *input,
+                     int64_t first, int64_t count, void *to)
 {
-    for (int i = 0; i < t->carries; i++)
-        if (t->carried[i].slot == slot) {
-            move_rows(&t->carried[i], t->carried[i].rows[set_of(mode)], first, count, to, true);
-            return true;
-        }
-    return false;
+    const struct mgpu_carried *c = carried_by(t, input);
+    if (c)
+        move_rows(c, c->rows[set_of(mode)], first, count, to, true);
+    return c;
 }
 
 void mgpu_state_keep(const struct mgpu_trainer *t, const struct mgpu_rank *rank,

@@ -318,6 +318,8 @@ static int lower_one(struct mgpu_lower *l)
     int rc = mgpu_rebatch_operands(l);
     if (rc == 0)
         rc = row->lower(l);
+    if (rc == 0)
+        rc = mgpu_lower_put_back_dropout(l);
     if (rc == MGPU_EUNSUPPORTED) {
         l->walk->baked = l->walk->baked || !strcmp(l->node->type, "Reshape");
         collect(l, reason(l));

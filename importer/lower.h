@@ -28,7 +28,7 @@ enum mgpu_norm_mode { MGPU_NORM_TRAIN, MGPU_NORM_FROZEN, MGPU_NORM_SYNC, MGPU_NO
 enum mgpu_variance { MGPU_VARIANCE_DEFAULT, MGPU_VARIANCE_UNBIASED, MGPU_VARIANCE_POPULATION };
 
 struct mgpu_dropout_rule { /* --dropout [NODE=]P, keep, off */
-    const char *node;      /* NULL: all */
+    const char *node;      /* a Dropout, or what one is to follow; NULL: all Dropout nodes */
     double probability;    /* -1: keep what the file says; 0: off */
     bool *fits;            /* becomes true where a node goes by the rule; may be NULL */
 };
@@ -190,6 +190,8 @@ struct mgpu_value *mgpu_lower_own_rows(struct mgpu_lower *l, struct mgpu_value *
 /* Rows of a table that have a file of their own. */
 int mgpu_lower_einsum(struct mgpu_lower *l);
 int mgpu_lower_batch_norm(struct mgpu_lower *l);
+/* A dropout that an export for inference has left out, behind the node that a rule names. */
+int mgpu_lower_put_back_dropout(struct mgpu_lower *l);
 int mgpu_lower_loop(struct mgpu_lower *l);
 int mgpu_lower_scan(struct mgpu_lower *l);
 int mgpu_lower_grid_sample(struct mgpu_lower *l);

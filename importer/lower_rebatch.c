@@ -137,10 +137,25 @@ static struct mgpu_value *spread(struct mgpu_lower *l, struct mgpu_value *v, int
 
 int mgpu_rebatch_operands(struct mgpu_lower *l)
 {
-    static const char *const types[] = {
-        "Add",   "Sub", "Mul", "Div",   "Pow",  "Max",         "Min",     "Sum",            "Mean",
-        "Where", "And", "Or",  "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Concat",
-        NULL};
+    static const char *const types[] = {"Add",
+                                        "Sub",
+                                        "Mul",
+                                        "Div",
+                                        "Pow",
+                                        "Max",
+                                        "Min",
+                                        "Sum",
+                                        "Mean",
+                                        "Where",
+                                        "And",
+                                        "Or",
+                                        "Equal",
+                                        "Less",
+                                        "LessOrEqual",
+                                        "Greater",
+                                        "GreaterOrEqual",
+                                        "Concat",
+                                        NULL};
     int most = (int)(sizeof l->in / sizeof *l->in);
     int count = l->node->inputs < most ? l->node->inputs : most;
     bool joins = !strcmp(l->node->type, "Concat");

@@ -158,9 +158,8 @@ static int take_states(struct mgpu_lower *l, const char *name, const struct mgpu
         if (in[INITIAL_H + i])
             return mgpu_fail(MGPU_EUNSUPPORTED,
                              "--state %s: its initial state is not zero, and no input", name);
-        in[INITIAL_H + i] =
-            mgpu_graph_input(l->g, mgpu_arena_format(l->g->arena, "%s.%s", name, states[i]),
-                             in[X]->type, 3, dims);
+        in[INITIAL_H + i] = mgpu_graph_input(
+            l->g, mgpu_arena_format(l->g->arena, "%s.%s", name, states[i]), in[X]->type, 3, dims);
     }
     return 0;
 }
@@ -170,8 +169,8 @@ static void give_states(struct mgpu_lower *l, const char *name, struct mgpu_valu
                         int count)
 {
     for (int i = 0; i < count; i++)
-        mgpu_graph_output(
-            l->g, mgpu_arena_format(l->g->arena, "%s.%s.last", name, states[i]), out[1 + i]);
+        mgpu_graph_output(l->g, mgpu_arena_format(l->g->arena, "%s.%s.last", name, states[i]),
+                          out[1 + i]);
 }
 
 static int lower(struct mgpu_lower *l, int kind)

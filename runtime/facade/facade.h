@@ -148,6 +148,9 @@ int mgpu_settle_optimizer(struct mgpu_trainer *t);
 int64_t mgpu_steps_per_epoch(const struct mgpu_trainer *t);
 int mgpu_text_count(const char *const *list);
 
+/* ---- add_bias.c ---- */
+int mgpu_add_biases(struct mgpu_trainer *t); /* in the file in memory; makes the model again */
+
 /* ---- partition.c: planning ---- */
 
 /* A trainer without data and ranks: it only builds graphs. Labels are made up. */

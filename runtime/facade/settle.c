@@ -145,6 +145,8 @@ int mgpu_settle_model(struct mgpu_trainer *t)
     MGPU_TRY(settle_dropout(t));
     MGPU_TRY(mgpu_onnx_read(&t->file, t->path));
     MGPU_TRY(mgpu_prefix(mgpu_onnx_model_new(&t->model, t->file), "%s", t->path));
+    if (o->add_bias)
+        MGPU_TRY(mgpu_add_biases(t));
     struct mgpu_weights_options w = {.train = o->train,
                                      .train_count = mgpu_text_count(o->train),
                                      .freeze = o->freeze,
@@ -393,9 +395,8 @@ static int add_want(struct mgpu_trainer *t, const struct mgpu_value *v)
         return 0;
     int axis = t->train.feed ? mgpu_feed_axis(t->train.feed, v->name) : 0;
     int64_t rows = t->train.feed ? mgpu_feed_step_rows(t->train.feed, v->name) : 0;
-    *w = (struct mgpu_feed_want){.name = mgpu_arena_string(t->arena, v->name),
-                                 .type = v->type,
-                                 .first_only = state};
+    *w = (struct mgpu_feed_want){
+        .name = mgpu_arena_string(t->arena, v->name), .type = v->type, .first_only = state};
     bool step_label = is_step_label(v, rows);
     for (int k = step_label; k < v->rank; k++)
         if (k != axis + step_label)
@@ -536,7 +537,7 @@ static int check_dropout(const struct mgpu_trainer *t)
     for (int i = 0; i < t->lower.dropouts && t->lower.training; i++) {
         const struct mgpu_dropout_rule *r = &t->lower.dropout[i];
         if (!*r->fits && r->node)
-            return mgpu_fail(MGPU_EUSAGE, "--dropout %s: there is no Dropout node '%s'",
+            return mgpu_fail(MGPU_EUSAGE, "--dropout %s: there is no node '%s'",
                              t->options.dropout[i], r->node);
         if (!*r->fits && r->probability)
             mgpu_note("--dropout %s: the model has no Dropout nodes (an export for inference "

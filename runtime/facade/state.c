@@ -40,7 +40,8 @@ static int add_node(struct mgpu_trainer *t, const char *name)
     bool cell = node && !strcmp(node->type, "LSTM");
     if (!node || (!cell && strcmp(node->type, "GRU") && strcmp(node->type, "RNN")))
         return mgpu_fail(MGPU_EUSAGE,
-                         "--state %s: it should be INPUT=OUTPUT, or an LSTM, GRU or RNN node", name);
+                         "--state %s: it should be INPUT=OUTPUT, or an LSTM, GRU or RNN node",
+                         name);
     for (int i = 0; i < 1 + cell; i++)
         add(t, mgpu_arena_format(t->arena, "%s.%c", name, "hc"[i]),
             mgpu_arena_format(t->arena, "%s.%c.last", name, "hc"[i]), true);
@@ -187,7 +188,8 @@ static void move_rows(const struct mgpu_carried *c, char *places, int64_t first,
 {
     size_t block = (size_t)count * c->bytes;
     for (int64_t o = 0; o < c->outer; o++) {
-        char *at = places + (size_t)(o * c->places + first) * c->bytes, *row = part + (size_t)o * block;
+        char *at = places + (size_t)(o * c->places + first) * c->bytes,
+             *row = part + (size_t)o * block;
         memcpy(out ? row : at, out ? at : row, block);
     }
 }

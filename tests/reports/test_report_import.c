@@ -163,7 +163,8 @@ static int predict(struct mgpu_array *y, const char *model, const struct mgpu_op
     return mgpu_dataset_load(y, spec, 100000);
 }
 
-/* ---- Row 5c: "same" padding of a transposed convolution --------------------------------------- */
+/* ---- Row 5c: "same" padding of a transposed convolution ---------------------------------------
+ */
 
 static void test_conv_transpose(void)
 {
@@ -171,8 +172,8 @@ static void test_conv_transpose(void)
     struct mgpu_options o = one_step();
     struct mgpu_array y = {0};
     double total = 0;
-    o.data = tiny_list(tiny_floats("x", "1 1 3 3", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0),
-                       NULL);
+    o.data =
+        tiny_list(tiny_floats("x", "1 1 3 3", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0), NULL);
     CHECK_OK(predict(&y,
                      tiny_model("input x float N 1 3 3\ninit W float 1 1 3 3 = 1\n"
                                 "y = ConvTranspose(x, W) strides=[2, 2] auto_pad=\"SAME_UPPER\"\n"
@@ -230,10 +231,11 @@ static void test_baked_pair(void)
         }
 }
 
-/* ---- Row 21: recurrent models with states ----------------------------------------------------- */
+/* ---- Row 21: recurrent models with states -----------------------------------------------------
+ */
 
 #define LSTM                                                                                       \
-    "input x float N 2 1\ninit W float 1 4 1 = .5 -.3 .7 .2\ninit R float 1 4 1 = .1 .4 -.6 .3\n"   \
+    "input x float N 2 1\ninit W float 1 4 1 = .5 -.3 .7 .2\ninit R float 1 4 1 = .1 .4 -.6 .3\n"  \
     "init B float 1 8 = .1 .2 .3 .4 0 0 0 0\ninit last int64 = -1\ninit one int64 1 = 1\n"         \
     "t = Transpose(x) perm=[1, 0, 2]\n"
 #define GIVEN "-, h, - = LSTM(t, W, R, B, -, s, s) hidden_size=1\n"
@@ -320,7 +322,8 @@ static void test_running_sum(void)
     CHECK_(r.rc < 0, "data for every sample are no state's start");
 }
 
-/* ---- Exports for inference -------------------------------------------------------------------- */
+/* ---- Exports for inference --------------------------------------------------------------------
+ */
 
 /* A bias that the exporter removed is there again, trained, and in the file. */
 static void test_added_bias(void)

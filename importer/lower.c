@@ -69,27 +69,45 @@ static int report(const struct mgpu_lower_walk *w)
 
 /* ---- Inputs of a node ----------------------------------------------------------------------- */
 
-/* What is known of the input's contents, or NULL. */
-static const struct mgpu_array *contents_of(const struct mgpu_lower *l, const char *name)
+/* What is known of the input, or NULL. */
+static const struct mgpu_lower_input *given(const struct mgpu_lower *l, const char *name)
 {
     for (int i = 0; i < l->options->inputs; i++)
         if (!strcmp(l->options->input[i].name, name))
-            return l->options->input[i].contents;
+            return &l->options->input[i];
     return NULL;
+}
+
+static struct mgpu_value *constant_of(struct mgpu_lower *l, const char *name,
+                                      const struct mgpu_array *contents)
+{
+    struct mgpu_dim dims[MGPU_MAX_RANK];
+    for (int i = 0; i < contents->rank; i++)
+        dims[i] = mgpu_dim_const(contents->dims[i]);
+    return mgpu_graph_constant(l->g, name, contents->type, contents->rank, dims, contents->data,
+                               NULL);
+}
+
+static int known_list(struct mgpu_lower *l, const char *name, const struct mgpu_lower_list *list,
+                      struct mgpu_value **out)
+{
+    struct mgpu_sequence *s = mgpu_sequence_new(l, mgpu_dim_const(list->count));
+    s->absent = list->absent;
+    for (int i = 0; i < list->count; i++)
+        s->item[i] = constant_of(l, name, &list->item[i]);
+    *out = &s->value;
+    mgpu_names_set(l->walk->values, name, *out);
+    return 0;
 }
 
 /* An input whose contents are known is a constant of their shape. */
 static int known_input(struct mgpu_lower *l, const struct mgpu_onnx_value *declared,
                        const struct mgpu_array *contents, struct mgpu_value **out)
 {
-    struct mgpu_dim dims[MGPU_MAX_RANK];
-    if (contents->type != declared->type)
+    if (declared->type && contents->type != declared->type)
         return mgpu_fail(MGPU_EINVALID, "input '%s' is %s, not %s", declared->name,
                          mgpu_dtype_name(declared->type), mgpu_dtype_name(contents->type));
-    for (int i = 0; i < contents->rank; i++)
-        dims[i] = mgpu_dim_const(contents->dims[i]);
-    *out = mgpu_graph_constant(l->g, declared->name, contents->type, contents->rank, dims,
-                               contents->data, NULL);
+    *out = constant_of(l, declared->name, contents);
     mgpu_names_set(l->walk->values, declared->name, *out);
     return 0;
 }
@@ -97,9 +115,11 @@ static int known_input(struct mgpu_lower *l, const struct mgpu_onnx_value *decla
 static int graph_input(struct mgpu_lower *l, const struct mgpu_onnx_value *declared,
                        struct mgpu_value **out)
 {
-    const struct mgpu_array *contents = contents_of(l, declared->name);
-    if (contents)
-        return known_input(l, declared, contents, out);
+    const struct mgpu_lower_input *in = given(l, declared->name);
+    if (in && in->list)
+        return known_list(l, declared->name, in->list, out);
+    if (in && in->contents)
+        return known_input(l, declared, in->contents, out);
     struct mgpu_dim dims[MGPU_MAX_RANK];
     enum mgpu_dtype type;
     MGPU_TRY(mgpu_prefix(mgpu_lower_type(l, declared->type, &type), "input '%s'", declared->name));
@@ -109,9 +129,7 @@ static int graph_input(struct mgpu_lower *l, const struct mgpu_onnx_value *decla
     for (int i = 0; i < rank; i++)
         sizes[i] = dims[i].value;
     MGPU_TRY(mgpu_prefix(mgpu_count(&count, type, rank, sizes), "input '%s'", declared->name));
-    *out = contents
-               ? mgpu_graph_constant(l->g, declared->name, type, rank, dims, contents->data, NULL)
-               : mgpu_graph_input(l->g, declared->name, type, rank, dims);
+    *out = mgpu_graph_input(l->g, declared->name, type, rank, dims);
     mgpu_names_set(l->walk->values, declared->name, *out);
     return 0;
 }
@@ -499,6 +517,14 @@ static int check_output(const struct mgpu_lower *l, const struct mgpu_onnx_value
                      declared->name, symbol, l->g->batch, mgpu_value_text(text, l->g, value));
 }
 
+/* A sequence comes out item by item: "name#0", "name#1" ... */
+static int add_items(struct mgpu_lower *l, const char *name, const struct mgpu_sequence *s)
+{
+    for (int64_t i = 0; i < s->size.value; i++)
+        mgpu_graph_output(l->g, mgpu_arena_format(l->g->arena, "%s#%" PRId64, name, i), s->item[i]);
+    return 0;
+}
+
 static int add_output(struct mgpu_lower *l, const char *name)
 {
     struct mgpu_value *value;
@@ -506,7 +532,7 @@ static int add_output(struct mgpu_lower *l, const char *name)
     if (value == &missing)
         return mgpu_fail(MGPU_EUNSUPPORTED, "output '%s' is not supported", name);
     if (mgpu_as_sequence(value))
-        return mgpu_fail(MGPU_EUNSUPPORTED, "output '%s' is a sequence", name);
+        return add_items(l, name, mgpu_as_sequence(value));
     for (int i = 0; i < l->model->graph.outputs; i++)
         if (!strcmp(l->model->graph.output[i].name, name))
             MGPU_TRY(check_output(l, &l->model->graph.output[i], value));

@@ -16,12 +16,19 @@ struct mgpu_binding { /* --dim NAME=VALUE */
     int64_t value;
 };
 
+struct mgpu_lower_list { /* a sequence, or an optional that has no value */
+    int count;
+    const struct mgpu_array *item;
+    bool absent;
+};
+
 struct mgpu_lower_input { /* what the data say of a graph input; without one, axis 0 is the batch */
     const char *name;
     int batch_axis; /* -1: none: rows are not samples */
     int rank;
     int64_t dims[MGPU_MAX_RANK]; /* per step at batch 1 where batch_axis says so; 0 = unknown */
     const struct mgpu_array *contents; /* known now: the input is a constant. NULL: fed each step */
+    const struct mgpu_lower_list *list; /* known now, instead of a tensor; NULL: it is a tensor */
 };
 
 enum mgpu_norm_mode { MGPU_NORM_TRAIN, MGPU_NORM_FROZEN, MGPU_NORM_SYNC, MGPU_NORM_DEFAULT };

@@ -40,7 +40,8 @@ struct mgpu_options {
     /* model */
     int64_t batch, accumulate;
     const char *const *dim;
-    const char *add_bias; /* zero biases for layers of this pattern; "": all without one */
+    const char *const *reinit; /* PATTERN[=he|glorot|normal|zeros] */
+    const char *add_bias;      /* zero biases for layers of this pattern; "": all without one */
     const char *const *freeze, *const *train, *const *tie, *const *untie;
     const char *batch_norm, *bn_variance;
     const char *const *dropout;

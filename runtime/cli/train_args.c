@@ -64,6 +64,8 @@ const struct mgpu_arg mgpu_train_table[] = {
     INT("batch", batch, 1, 1e9, "N", "samples of one update, over all ranks (default 32)"),
     INT("accumulate", accumulate, 1, 1e9, "M", "compute a batch in M pieces"),
     LIST("dim", dim, "NAME=VALUE", "size of a symbolic axis"),
+    LIST("reinit", reinit, "PATTERN[=KIND]",
+         "start from random numbers: he (default), glorot, normal, zeros"),
     {.name = "add-bias",
      .kind = MGPU_ARG_MAYBE_TEXT,
      .offset = OPTION(add_bias),

@@ -148,6 +148,12 @@ int mgpu_settle_optimizer(struct mgpu_trainer *t);
 int64_t mgpu_steps_per_epoch(const struct mgpu_trainer *t);
 int mgpu_text_count(const char *const *list);
 
+/* ---- reinit.c ---- */
+int mgpu_reinit_check(struct mgpu_trainer *t);
+/* Overwrites a weight's contents where --reinit names it: the same numbers on every rank. */
+void mgpu_reinit(struct mgpu_trainer *t, const struct mgpu_weight *w, void *to,
+                 enum mgpu_dtype type);
+
 /* ---- add_bias.c ---- */
 int mgpu_add_biases(struct mgpu_trainer *t); /* in the file in memory; makes the model again */
 

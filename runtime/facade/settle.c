@@ -157,7 +157,7 @@ int mgpu_settle_model(struct mgpu_trainer *t)
     MGPU_TRY(mgpu_prefix(mgpu_weights_identify(&t->weights, t->model, &w), "%s", t->path));
     for (int i = 0; i < t->weights->notes; i++)
         mgpu_note("%s", t->weights->line[i]);
-    return 0;
+    return mgpu_reinit_check(t);
 }
 
 /* ---- Devices --------------------------------------------------------------------------------- */

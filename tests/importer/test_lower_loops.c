@@ -25,7 +25,6 @@ static void test_wrong(void)
         {"init n int64 = 1\n" BODY "k = Identity(c)\noutput k\n}\ny = Loop(n, -, x) body=@body\n",
          "the body does not fit"},
         {"s = SequenceEmpty()\ny = Relu(s)\n", "input 0 ('s') is a sequence"},
-        {"y = SequenceConstruct(x)\n", "output 'y' is a sequence"},
         {"s = SequenceConstruct(x)\ninit p int64 = 1\ny = SequenceAt(s, p)\n", "outside"},
         {"init p int64 = 0\ny = SequenceAt(x, p)\n", "should be a sequence"},
         {"s = SequenceEmpty()\ny = ConcatFromSequence(s) axis=0\n", "is empty"},

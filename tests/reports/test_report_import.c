@@ -368,6 +368,38 @@ static void test_dropout_put_back(void)
     CHECK(dropped > 10 && dropped < 54);
 }
 
+/* Random starts: by the seed, the same on every rank, of the size that the layer asks for. */
+static void test_reinit(void)
+{
+    static const struct tiny_weight weights[] = {{"w", 4000}, {"b", 4}};
+    const char *model = tiny_model("input x float N 1000\ninit w float 1000 4 = 3\n"
+                                   "init b float 4 = 5\ny = Gemm(x, w, b)\n"
+                                   "output y float N 4\n");
+    static struct tiny_result one, three, other;
+    struct mgpu_options o = one_step();
+    double square = 0;
+    o.data = tiny_list(tiny_noise("x", 3, 2, (int64_t[]){3, 1000}),
+                       tiny_noise("label", 4, 2, (int64_t[]){3, 4}), NULL);
+    o.optimizer = "sgd,lr=0";
+    o.reinit = tiny_list("w=he", "b", NULL);
+    tiny_train(&one, model, &o, WEIGHTS(weights));
+    CHECK_(one.rc >= 0, "%s", one.error);
+    for (int i = 0; i < 4000; i++)
+        square += one.weight[i] * one.weight[i];
+    CHECK(fabs(sqrt(square / 4000) / sqrt(2. / 1000) - 1) < 0.05);
+    for (int i = 4000; i < 4004; i++)
+        CHECK_NEAR(one.weight[i], 0, 0);
+    o.devices = devices[2];
+    tiny_train(&three, model, &o, WEIGHTS(weights));
+    CHECK(!memcmp(one.weight, three.weight, 4000 * sizeof *one.weight));
+    o.seed = 7;
+    tiny_train(&other, model, &o, WEIGHTS(weights));
+    CHECK(memcmp(one.weight, other.weight, 4000 * sizeof *one.weight));
+    o.reinit = tiny_list("v=glorot", NULL);
+    tiny_train(&other, model, &o, NULL, 0);
+    CHECK_(other.rc < 0 && strstr(other.error, "--reinit v=glorot"), "%s", other.error);
+}
+
 int main(void)
 {
     tiny_begin();
@@ -381,6 +413,7 @@ int main(void)
     test_running_sum();
     test_added_bias();
     test_dropout_put_back();
+    test_reinit();
     tiny_end();
     return test_end();
 }

@@ -1,6 +1,7 @@
 /* The walk: from the wanted outputs back to what they need, then node by node in order. */
 #include "importer/lower.h"
 
+#include "importer/lower_sequence.h"
 #include "importer/lower_walk.h"
 #include "runtime/base/status.h"
 
@@ -68,27 +69,45 @@ static int report(const struct mgpu_lower_walk *w)
 
 /* ---- Inputs of a node ----------------------------------------------------------------------- */
 
-/* What is known of the input's contents, or NULL. */
-static const struct mgpu_array *contents_of(const struct mgpu_lower *l, const char *name)
+/* What is known of the input, or NULL. */
+static const struct mgpu_lower_input *given(const struct mgpu_lower *l, const char *name)
 {
     for (int i = 0; i < l->options->inputs; i++)
         if (!strcmp(l->options->input[i].name, name))
-            return l->options->input[i].contents;
+            return &l->options->input[i];
     return NULL;
+}
+
+static struct mgpu_value *constant_of(struct mgpu_lower *l, const char *name,
+                                      const struct mgpu_array *contents)
+{
+    struct mgpu_dim dims[MGPU_MAX_RANK];
+    for (int i = 0; i < contents->rank; i++)
+        dims[i] = mgpu_dim_const(contents->dims[i]);
+    return mgpu_graph_constant(l->g, name, contents->type, contents->rank, dims, contents->data,
+                               NULL);
+}
+
+static int known_list(struct mgpu_lower *l, const char *name, const struct mgpu_lower_list *list,
+                      struct mgpu_value **out)
+{
+    struct mgpu_sequence *s = mgpu_sequence_new(l, mgpu_dim_const(list->count));
+    s->absent = list->absent;
+    for (int i = 0; i < list->count; i++)
+        s->item[i] = constant_of(l, name, &list->item[i]);
+    *out = &s->value;
+    mgpu_names_set(l->walk->values, name, *out);
+    return 0;
 }
 
 /* An input whose contents are known is a constant of their shape. */
 static int known_input(struct mgpu_lower *l, const struct mgpu_onnx_value *declared,
                        const struct mgpu_array *contents, struct mgpu_value **out)
 {
-    struct mgpu_dim dims[MGPU_MAX_RANK];
-    if (contents->type != declared->type)
+    if (declared->type && contents->type != declared->type)
         return mgpu_fail(MGPU_EINVALID, "input '%s' is %s, not %s", declared->name,
                          mgpu_dtype_name(declared->type), mgpu_dtype_name(contents->type));
-    for (int i = 0; i < contents->rank; i++)
-        dims[i] = mgpu_dim_const(contents->dims[i]);
-    *out = mgpu_graph_constant(l->g, declared->name, contents->type, contents->rank, dims,
-                               contents->data, NULL);
+    *out = constant_of(l, declared->name, contents);
     mgpu_names_set(l->walk->values, declared->name, *out);
     return 0;
 }
@@ -96,9 +115,11 @@ static int known_input(struct mgpu_lower *l, const struct mgpu_onnx_value *decla
 static int graph_input(struct mgpu_lower *l, const struct mgpu_onnx_value *declared,
                        struct mgpu_value **out)
 {
-    const struct mgpu_array *contents = contents_of(l, declared->name);
-    if (contents)
-        return known_input(l, declared, contents, out);
+    const struct mgpu_lower_input *in = given(l, declared->name);
+    if (in && in->list)
+        return known_list(l, declared->name, in->list, out);
+    if (in && in->contents)
+        return known_input(l, declared, in->contents, out);
     struct mgpu_dim dims[MGPU_MAX_RANK];
     enum mgpu_dtype type;
     MGPU_TRY(mgpu_prefix(mgpu_lower_type(l, declared->type, &type), "input '%s'", declared->name));
@@ -190,6 +211,7 @@ const struct mgpu_lowering *const mgpu_lower_families[] = {
     mgpu_lower_image,
     mgpu_lower_loss,
     mgpu_lower_control,
+    mgpu_lower_sequence,
     mgpu_lower_signal,
     mgpu_lower_found,
     mgpu_lower_region,
@@ -290,11 +312,34 @@ static void note_baked(struct mgpu_lower *l)
     collect(l, "its shape is fixed too");
 }
 
+static bool takes_sequences(const char *type)
+{
+    bool known = !strcmp(type, "Identity") || !strcmp(type, "Loop");
+    for (const struct mgpu_lowering *row = mgpu_lower_sequence; row->type && !known; row++)
+        known = !strcmp(type, row->type);
+    return known;
+}
+
+/* Whether a row that takes tensors gets a sequence. */
+static bool misses_tensor(struct mgpu_lower *l, const struct mgpu_lowering *row)
+{
+    if (!row || takes_sequences(row->type))
+        return false;
+    for (int i = 0; i < (int)(sizeof l->in / sizeof *l->in); i++)
+        if (l->in[i] != &poison && mgpu_as_sequence(l->in[i])) {
+            collect(l, mgpu_arena_format(l->walk->arena, "input %d ('%s') is a sequence", i,
+                                         l->node->input[i]));
+            return true;
+        }
+    return false;
+}
+
 static int lower_one(struct mgpu_lower *l)
 {
     bool poisoned;
     MGPU_TRY(read_inputs(l, &poisoned));
     const struct mgpu_lowering *row = row_of(l);
+    poisoned = misses_tensor(l, row) || poisoned;
     if (!row)
         collect(l, why_no_row(l));
     else if (poisoned)
@@ -304,7 +349,11 @@ static int lower_one(struct mgpu_lower *l)
         return 0;
     }
     int made_from = l->g->value_count;
-    int rc = row->lower(l);
+    int rc = mgpu_rebatch_operands(l);
+    if (rc == 0)
+        rc = row->lower(l);
+    if (rc == 0)
+        rc = mgpu_lower_put_back_dropout(l);
     if (rc == MGPU_EUNSUPPORTED) {
         l->walk->baked = l->walk->baked || !strcmp(l->node->type, "Reshape");
         collect(l, reason(l));
@@ -424,16 +473,38 @@ static void list_makers(struct mgpu_lower *l, const struct mgpu_onnx_body *body)
                 mgpu_names_set(l->walk->makers, body->node[i].output[k], &body->node[i]);
 }
 
-int mgpu_lower_body(struct mgpu_lower *l, const struct mgpu_onnx_body *body)
+const struct mgpu_onnx_body *mgpu_lower_body_called(const struct mgpu_lower *l, const char *name)
+{
+    for (int i = 0; i < l->node->bodies; i++)
+        if (!strcmp(l->node->body_name[i], name))
+            return &l->node->body[i];
+    return NULL;
+}
+
+static void forget(struct mgpu_lower *l, const struct mgpu_onnx_body *body)
+{
+    for (int i = 0; i < body->nodes; i++) {
+        l->walk->done[body->node[i].index] = false;
+        for (int k = 0; k < body->node[i].bodies; k++)
+            forget(l, &body->node[i].body[k]);
+    }
+}
+
+int mgpu_lower_body(struct mgpu_lower *l, const struct mgpu_onnx_body *body,
+                    struct mgpu_value *const *in, struct mgpu_value **out)
 {
     const char **names = MGPU_NEW_ARRAY(l->walk->arena, const char *, body->outputs);
     list_makers(l, body);
+    forget(l, body);
+    for (int i = 0; in && i < body->inputs; i++)
+        if (in[i])
+            mgpu_names_set(l->walk->values, body->input[i].name, in[i]);
     for (int i = 0; i < body->outputs; i++)
         names[i] = body->output[i].name;
     MGPU_TRY(lower_names(l, body->outputs, names));
-    for (int i = 0; i < body->outputs && i < (int)(sizeof l->out / sizeof *l->out); i++) {
-        MGPU_TRY(named(l, names[i], &l->out[i]));
-        if (l->out[i] == &poison || l->out[i] == &missing)
+    for (int i = 0; i < body->outputs; i++) {
+        MGPU_TRY(named(l, names[i], &out[i]));
+        if (out[i] == &poison || out[i] == &missing)
             return mgpu_fail(MGPU_EUNSUPPORTED, "its body is not supported");
     }
     return 0;
@@ -464,12 +535,22 @@ static int check_output(const struct mgpu_lower *l, const struct mgpu_onnx_value
                      declared->name, symbol, l->g->batch, mgpu_value_text(text, l->g, value));
 }
 
+/* A sequence comes out item by item: "name#0", "name#1" ... */
+static int add_items(struct mgpu_lower *l, const char *name, const struct mgpu_sequence *s)
+{
+    for (int64_t i = 0; i < s->size.value; i++)
+        mgpu_graph_output(l->g, mgpu_arena_format(l->g->arena, "%s#%" PRId64, name, i), s->item[i]);
+    return 0;
+}
+
 static int add_output(struct mgpu_lower *l, const char *name)
 {
     struct mgpu_value *value;
     MGPU_TRY(stored_output(l, name, &value));
     if (value == &missing)
         return mgpu_fail(MGPU_EUNSUPPORTED, "output '%s' is not supported", name);
+    if (mgpu_as_sequence(value))
+        return add_items(l, name, mgpu_as_sequence(value));
     for (int i = 0; i < l->model->graph.outputs; i++)
         if (!strcmp(l->model->graph.output[i].name, name))
             MGPU_TRY(check_output(l, &l->model->graph.output[i], value));
@@ -520,6 +601,20 @@ static void start(struct mgpu_lower *l, struct mgpu_lower_walk *w)
         mgpu_names_set(w->inputs, l->model->graph.input[i].name, &l->model->graph.input[i]);
 }
 
+static void note_rebatched(struct mgpu_lower *l)
+{
+    const struct mgpu_lower_walk *w = l->walk;
+    if (!w->rebatched || !l->options->note)
+        return;
+    l->options->note(l->options->context,
+                     mgpu_arena_format(w->arena,
+                                       "the file holds the batch of its export, %" PRId64
+                                       ", in %d places (first: node '%s' (%s)): it stands for "
+                                       "the batch",
+                                       w->example, w->rebatched, w->rebatched_at->name,
+                                       w->rebatched_at->type));
+}
+
 int mgpu_lower(struct mgpu_graph **out, struct mgpu_onnx_model *model,
                const struct mgpu_weights *weights, const struct mgpu_lower_options *options)
 {
@@ -533,8 +628,12 @@ int mgpu_lower(struct mgpu_graph **out, struct mgpu_onnx_model *model,
     l.g->float_type = options->float_type;
     start(&l, &walk);
     int rc = mgpu_binder_new(&walk.binder, l.g, model, options);
-    if (rc >= 0)
+    if (rc >= 0) {
+        walk.example = mgpu_binder_example(walk.binder);
         rc = lower_outputs(&l);
+    }
+    if (rc >= 0)
+        note_rebatched(&l);
     free(walk.problem);
     mgpu_arena_free(walk.arena);
     *out = rc < 0 ? NULL : l.g;

@@ -16,19 +16,26 @@ struct mgpu_binding { /* --dim NAME=VALUE */
     int64_t value;
 };
 
+struct mgpu_lower_list { /* a sequence, or an optional that has no value */
+    int count;
+    const struct mgpu_array *item;
+    bool absent;
+};
+
 struct mgpu_lower_input { /* what the data say of a graph input; without one, axis 0 is the batch */
     const char *name;
     int batch_axis; /* -1: none: rows are not samples */
     int rank;
     int64_t dims[MGPU_MAX_RANK]; /* per step at batch 1 where batch_axis says so; 0 = unknown */
     const struct mgpu_array *contents; /* known now: the input is a constant. NULL: fed each step */
+    const struct mgpu_lower_list *list; /* known now, instead of a tensor; NULL: it is a tensor */
 };
 
 enum mgpu_norm_mode { MGPU_NORM_TRAIN, MGPU_NORM_FROZEN, MGPU_NORM_SYNC, MGPU_NORM_DEFAULT };
 enum mgpu_variance { MGPU_VARIANCE_DEFAULT, MGPU_VARIANCE_UNBIASED, MGPU_VARIANCE_POPULATION };
 
 struct mgpu_dropout_rule { /* --dropout [NODE=]P, keep, off */
-    const char *node;      /* NULL: all */
+    const char *node;      /* a Dropout, or what one is to follow; NULL: all Dropout nodes */
     double probability;    /* -1: keep what the file says; 0: off */
     bool *fits;            /* becomes true where a node goes by the rule; may be NULL */
 };
@@ -54,12 +61,18 @@ struct mgpu_lower_options {
     const struct mgpu_momentum_rule *momentum; /* the last that fits counts */
     int momenta;
     bool *momentum_unsaid; /* becomes true where statistics move by ONNX's default; may be NULL */
+    /* Recurrent nodes, by name or output, whose states the graph takes and gives: inputs NAME.h and
+     * (LSTM) NAME.c [D, N, H], outputs NAME.h.last and NAME.c.last. */
+    const char *const *stateful;
+    int statefuls;
     const char *const *wanted; /* outputs (graph outputs or any ONNX name) to compute; NULL: all
                                 * graph outputs. What they do not need is not lowered. */
     int wanted_count;
     /* Called with each thing that is not supported, before they all end in the error; may be NULL.
      */
     void (*unsupported)(void *context, const char *text);
+    /* Called with what was understood otherwise than it is written; may be NULL. */
+    void (*note)(void *context, const char *text);
     void *context;
 };
 
@@ -85,7 +98,7 @@ struct mgpu_lower {
     const struct mgpu_lower_options *options;
     const struct mgpu_onnx_node *node; /* the one being lowered */
     struct mgpu_value *in[64];         /* its inputs; NULL: absent. More: mgpu_lower_in */
-    struct mgpu_value *out[16];        /* to be set; one left NULL is an error if it is used */
+    struct mgpu_value *out[64];        /* to be set; one left NULL is an error if it is used */
     struct mgpu_lower_walk *walk;      /* lower.c's: names, weights, what is not supported */
 };
 
@@ -112,7 +125,8 @@ extern const struct mgpu_lowering mgpu_lower_rnn[];       /* RNN, GRU, LSTM */
 extern const struct mgpu_lowering mgpu_lower_attention[]; /* Attention, RotaryEmbedding */
 extern const struct mgpu_lowering mgpu_lower_image[];     /* Resize, Upsample, DepthToSpace ... */
 extern const struct mgpu_lowering mgpu_lower_loss[];     /* SoftmaxCrossEntropyLoss, Nll, Softmax */
-extern const struct mgpu_lowering mgpu_lower_control[];  /* If with a foldable condition */
+extern const struct mgpu_lowering mgpu_lower_control[];  /* If, Loop, Scan that are known before */
+extern const struct mgpu_lowering mgpu_lower_sequence[]; /* Sequence*, Optional* */
 extern const struct mgpu_lowering mgpu_lower_signal[];   /* windows, DFT, STFT */
 extern const struct mgpu_lowering mgpu_lower_found[];    /* NonZero, Unique ...: values say sizes */
 extern const struct mgpu_lowering mgpu_lower_region[];   /* DeformConv, Col2Im, MaxUnpool */
@@ -167,7 +181,10 @@ int mgpu_lower_axes(struct mgpu_lower *l, int i, int rank, unsigned otherwise, u
 
 /* ---- Types and shapes ---- */
 
-/* The type in which an ONNX type is computed here: FLOAT is options->float_type. Or an error. */
+/* The type in which an ONNX type is computed here: FLOAT is options->float_type; so are the halves
+ * where there are weights: they are trained as masters of that type, and rounded as they are
+ * written. Or an error. */
+enum mgpu_dtype mgpu_lower_held(const struct mgpu_lower *l, enum mgpu_dtype type);
 int mgpu_lower_type(const struct mgpu_lower *l, int64_t onnx, enum mgpu_dtype *out);
 
 /* Two sizes that must be equal: the one that knows more of where it comes from. */
@@ -183,9 +200,20 @@ struct mgpu_value *mgpu_lower_scalar(struct mgpu_lower *l, struct mgpu_value *a)
 struct mgpu_value *mgpu_lower_spread(struct mgpu_lower *l, struct mgpu_value *a,
                                      struct mgpu_value *b);
 
+/* A gather_nd of x by constant indices in which every sample reads its own rows only, as one inside
+ * each sample; NULL: it is none, or an error of mgpu_build_error. */
+struct mgpu_value *mgpu_lower_own_rows(struct mgpu_lower *l, struct mgpu_value *x,
+                                       struct mgpu_value *indices);
+
 /* Rows of a table that have a file of their own. */
 int mgpu_lower_einsum(struct mgpu_lower *l);
 int mgpu_lower_batch_norm(struct mgpu_lower *l);
+/* A dropout that an export for inference has left out, behind the node that a rule names. */
+int mgpu_lower_put_back_dropout(struct mgpu_lower *l);
+int mgpu_lower_loop(struct mgpu_lower *l);
+int mgpu_lower_scan(struct mgpu_lower *l);
+int mgpu_lower_grid_sample(struct mgpu_lower *l);
+int mgpu_lower_affine_grid(struct mgpu_lower *l);
 
 /* Conv of these operands with the node's attributes; sets out[0]. bias NULL: none. */
 int mgpu_lower_convolution(struct mgpu_lower *l, struct mgpu_value *x, struct mgpu_value *weight,
@@ -193,7 +221,12 @@ int mgpu_lower_convolution(struct mgpu_lower *l, struct mgpu_value *x, struct mg
 
 /* ---- Bodies ---- */
 
-/* Lowers a body in the scope of the node (If): its outputs become out[]. */
-int mgpu_lower_body(struct mgpu_lower *l, const struct mgpu_onnx_body *body);
+/* The node's body of this attribute name, or NULL. */
+const struct mgpu_onnx_body *mgpu_lower_body_called(const struct mgpu_lower *l, const char *name);
+
+/* Lowers a body in the scope of the node, once more when it was lowered before: in[] are its formal
+ * inputs (NULL where it has none), out[] its outputs. */
+int mgpu_lower_body(struct mgpu_lower *l, const struct mgpu_onnx_body *body,
+                    struct mgpu_value *const *in, struct mgpu_value **out);
 
 #endif

@@ -187,6 +187,11 @@ int mgpu_binder_new(struct mgpu_binder **out, struct mgpu_graph *g,
     return read_data(b);
 }
 
+int64_t mgpu_binder_example(const struct mgpu_binder *b)
+{
+    return b->baked;
+}
+
 static int unnamed_dim(const struct mgpu_binder *b, const struct mgpu_onnx_value *input, int axis,
                        struct mgpu_dim *dim)
 {

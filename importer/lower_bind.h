@@ -12,6 +12,9 @@ struct mgpu_binder;
 int mgpu_binder_new(struct mgpu_binder **out, struct mgpu_graph *g,
                     const struct mgpu_onnx_model *model, const struct mgpu_lower_options *options);
 
+/* The number that stands for the batch in the declared inputs; 0: none does. */
+int64_t mgpu_binder_example(const struct mgpu_binder *binder);
+
 /* Rank (returned) and sizes of one declared input. A symbol without a value is an error that says
  * how to give one. */
 int mgpu_binder_dims(const struct mgpu_binder *binder, const struct mgpu_onnx_value *input,

@@ -22,12 +22,26 @@ static struct mgpu_value *indices(struct mgpu_lower *l, int i)
     return v->type == MGPU_INT32 ? v : mgpu_cast(l->g, v, MGPU_INT64);
 }
 
+/* Indices of rows as gather_nd has them: each one a list of one. */
+static struct mgpu_value *as_lists(struct mgpu_lower *l, struct mgpu_value *indices)
+{
+    struct mgpu_dim dims[MGPU_MAX_RANK];
+    if (!indices || indices->rank == MGPU_MAX_RANK)
+        return NULL;
+    for (int i = 0; i < indices->rank; i++)
+        dims[i] = indices->dims[i];
+    dims[indices->rank] = mgpu_dim_const(1);
+    return mgpu_reshape(l->g, indices, indices->rank + 1, dims);
+}
+
 static int lower_gather(struct mgpu_lower *l)
 {
     struct mgpu_gather_attrs attrs;
     MGPU_TRY(need(l, 2));
-    struct mgpu_value *input[] = {mgpu_lower_in(l, 0), indices(l, 1)};
+    struct mgpu_value *input[] = {mgpu_lower_in(l, 0), indices(l, 1)}, *own;
     MGPU_TRY(mgpu_lower_axis(&attrs.axis, mgpu_onnx_int(l->node, "axis", 0), input[0]->rank));
+    if (attrs.axis == 0 && (own = mgpu_lower_own_rows(l, input[0], as_lists(l, input[1]))))
+        return mgpu_lower_give(l, own);
     return mgpu_lower_give(l, mgpu_lower_node(l, &mgpu_op_gather, &attrs, 2, input));
 }
 
@@ -44,7 +58,9 @@ static int lower_gather_nd(struct mgpu_lower *l)
 {
     struct mgpu_gather_attrs attrs = {.axis = mgpu_onnx_int(l->node, "batch_dims", 0)};
     MGPU_TRY(need(l, 2));
-    struct mgpu_value *input[] = {mgpu_lower_in(l, 0), indices(l, 1)};
+    struct mgpu_value *input[] = {mgpu_lower_in(l, 0), indices(l, 1)}, *own;
+    if (attrs.axis == 0 && (own = mgpu_lower_own_rows(l, input[0], input[1])))
+        return mgpu_lower_give(l, own);
     return mgpu_lower_give(l, mgpu_lower_node(l, &mgpu_op_gather_nd, &attrs, 2, input));
 }
 

@@ -129,9 +129,15 @@ int mgpu_lower_axes(struct mgpu_lower *l, int i, int rank, unsigned otherwise, u
 
 /* ---- Types and shapes ----------------------------------------------------------------------- */
 
+enum mgpu_dtype mgpu_lower_held(const struct mgpu_lower *l, enum mgpu_dtype type)
+{
+    bool half = type == MGPU_FLOAT16 || type == MGPU_BFLOAT16;
+    return type == MGPU_FLOAT || (half && l->weights) ? l->options->float_type : type;
+}
+
 int mgpu_lower_type(const struct mgpu_lower *l, int64_t onnx, enum mgpu_dtype *out)
 {
-    *out = onnx == MGPU_FLOAT ? l->options->float_type : (enum mgpu_dtype)onnx;
+    *out = mgpu_lower_held(l, (enum mgpu_dtype)onnx);
     if (onnx < 0 || onnx > INT32_MAX || !mgpu_dtype_size(*out))
         return mgpu_fail(MGPU_EUNSUPPORTED, "element type %" PRId64 " is not supported", onnx);
     return 0;

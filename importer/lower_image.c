@@ -250,5 +250,7 @@ const struct mgpu_lowering mgpu_lower_image[] = {
     {"Upsample", 1, 0, lower_resize},
     {"DepthToSpace", 1, 0, lower_depth_to_space},
     {"SpaceToDepth", 1, 0, lower_space_to_depth},
+    {"GridSample", 16, 0, mgpu_lower_grid_sample},
+    {"AffineGrid", 20, 0, mgpu_lower_affine_grid},
     {0},
 };

@@ -57,7 +57,7 @@ static int cut_axis(struct cut *cut, int axis, struct mgpu_dim size, struct mgpu
     else if (stride == 1 && count)
         cut->size[axis] = span;
     else
-        cut->size[axis] = mgpu_dim_is_const(span) ? mgpu_dim_const(count) : mgpu_dim_opaque(count);
+        cut->size[axis] = mgpu_dim_lost(count, span, span);
     return 0;
 }
 

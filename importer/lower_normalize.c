@@ -1,5 +1,5 @@
 /* Normalisations over groups of elements, and Dropout. Batch normalisation: lower_batch_norm.c. */
-#include "importer/lower.h"
+#include "importer/lower_sequence.h"
 #include "runtime/base/status.h"
 #include "runtime/graph/step_scalar.h"
 #include "runtime/ops/dims.h"
@@ -292,6 +292,28 @@ static struct mgpu_value *random_mask(struct mgpu_lower *l, const struct mgpu_va
         mgpu_graph_scalar(l->g, MGPU_SCALAR_SAMPLE_BASE, "sample base"),
     };
     return mgpu_lower_node(l, &mgpu_op_random_mask, &attrs, 3, input);
+}
+
+int mgpu_lower_put_back_dropout(struct mgpu_lower *l)
+{
+    const struct mgpu_lower_options *o = l->options;
+    for (int i = 0; i < o->dropouts && o->training && strcmp(l->node->type, "Dropout"); i++) {
+        const struct mgpu_dropout_rule *r = &o->dropout[i];
+        struct mgpu_value *x = l->out[0], *mask;
+        if (!r->node || !mgpu_onnx_is_called(l->node, r->node))
+            continue;
+        if (!x || mgpu_as_sequence(x) || !mgpu_is_float(x->type))
+            return mgpu_fail(MGPU_EUNSUPPORTED, "--dropout: its output is no tensor of floats");
+        if (r->fits)
+            *r->fits = true;
+        if (r->probability <= 0)
+            continue;
+        if (!(r->probability < 1))
+            return mgpu_fail(MGPU_EINVALID, "dropout ratio %g is not in [0, 1)", r->probability);
+        if (!(mask = random_mask(l, x, r->probability)) || !(l->out[0] = mgpu_mul(l->g, x, mask)))
+            return mgpu_build_error();
+    }
+    return 0;
 }
 
 static int lower_dropout(struct mgpu_lower *l)

@@ -132,19 +132,65 @@ static int read_inputs(struct mgpu_lower *l, bool batch_first, struct mgpu_value
     return 0;
 }
 
+/* ---- States that go on from batch to batch --------------------------------------------------- */
+
+static const char *const states[] = {"h", "c"};
+
+/* The name by which the node is asked for; NULL: it is not. */
+static const char *stateful_name(const struct mgpu_lower *l)
+{
+    for (int i = 0; i < l->options->statefuls; i++)
+        if (mgpu_onnx_is_called(l->node, l->options->stateful[i]))
+            return l->options->stateful[i];
+    return NULL;
+}
+
+/* The initial states become inputs of the graph. */
+static int take_states(struct mgpu_lower *l, const char *name, const struct mgpu_rnn_attrs *attrs,
+                       struct mgpu_value **in)
+{
+    int directions = attrs->direction == MGPU_RNN_BIDIRECTIONAL ? 2 : 1;
+    if (in[X]->rank != 3)
+        return mgpu_fail(MGPU_EINVALID, "its input has rank %d, not 3", in[X]->rank);
+    struct mgpu_dim dims[3] = {mgpu_dim_const(directions), in[X]->dims[1],
+                               mgpu_dim_const(attrs->hidden)};
+    for (int i = 0; i < (attrs->kind == MGPU_LSTM ? 2 : 1); i++) {
+        if (in[INITIAL_H + i])
+            return mgpu_fail(MGPU_EUNSUPPORTED,
+                             "--state %s: its initial state is not zero, and no input", name);
+        in[INITIAL_H + i] = mgpu_graph_input(
+            l->g, mgpu_arena_format(l->g->arena, "%s.%s", name, states[i]), in[X]->type, 3, dims);
+    }
+    return 0;
+}
+
+/* The last ones become outputs. */
+static void give_states(struct mgpu_lower *l, const char *name, struct mgpu_value *const *out,
+                        int count)
+{
+    for (int i = 0; i < count; i++)
+        mgpu_graph_output(l->g, mgpu_arena_format(l->g->arena, "%s.%s.last", name, states[i]),
+                          out[1 + i]);
+}
+
 static int lower(struct mgpu_lower *l, int kind)
 {
+    const char *stateful = stateful_name(l);
     struct mgpu_value *in[INPUTS], *out[4];
     struct mgpu_rnn_attrs attrs = {.kind = kind};
     bool batch_first = mgpu_onnx_int(l->node, "layout", 0);
     int inputs = INPUTS;
     MGPU_TRY(read_inputs(l, batch_first, in));
     MGPU_TRY(read_attributes(l, &attrs));
+    if (stateful)
+        MGPU_TRY(take_states(l, stateful, &attrs, in));
     while (inputs > B && !in[inputs - 1])
         inputs--;
     MGPU_TRY(mgpu_graph_node(l->g, &mgpu_op_rnn, &attrs, inputs, in, 4, out));
     for (int i = 0; i < (kind == MGPU_LSTM ? 3 : 2); i++)
         l->out[i] = out[i];
+    if (stateful)
+        give_states(l, stateful, out, kind == MGPU_LSTM ? 2 : 1);
     if (!batch_first)
         return 0;
     l->out[0] = mgpu_transpose(l->g, l->out[0], (int[]){2, 0, 1, 3}); /* [N,T,D,H] */

@@ -1,5 +1,5 @@
 /* Shapes and constants: what says how large something is, or is a view of it. */
-#include "importer/lower.h"
+#include "importer/lower_walk.h"
 #include "runtime/base/status.h"
 #include "runtime/ops/dims.h"
 
@@ -107,7 +107,7 @@ static int range_ints(struct mgpu_lower *l, enum mgpu_dtype type)
     int64_t count = steps > 0 ? (int64_t)steps : 0;
     struct mgpu_dim size = mgpu_dim_div(mgpu_dim_add(d[1], mgpu_dim_neg(d[0])), d[2]);
     if (size.value != count)
-        size = mgpu_dim_is_const(size) ? mgpu_dim_const(count) : mgpu_dim_opaque(count);
+        size = mgpu_dim_lost(count, size, size);
     void *data;
     MGPU_TRY(mgpu_alloc(&data, (uint64_t)count * mgpu_dtype_size(type), l->node->output[0]));
     for (int64_t i = 0; i < count; i++)
@@ -264,7 +264,9 @@ static int lower_reshape(struct mgpu_lower *l)
     if (rank == MGPU_LOWER_ABSENT)
         return mgpu_fail(MGPU_EINVALID, "there is no shape");
     MGPU_TRY(rank);
-    MGPU_TRY(fill_in(x, mgpu_onnx_int(l->node, "allowzero", 0), rank, sizes, dims));
+    bool zero = mgpu_onnx_int(l->node, "allowzero", 0);
+    MGPU_TRY(fill_in(x, zero, rank, sizes, dims));
+    mgpu_rebatch_shape(l, x, zero, rank, sizes, dims);
     MGPU_TRY(check_reshape(l, x, rank, dims));
     return mgpu_lower_give(l, mgpu_reshape(l->g, x, rank, dims));
 }
@@ -359,6 +361,9 @@ static int lower_expand(struct mgpu_lower *l)
     int rank = count > x->rank ? count : x->rank;
     for (int i = 0; i < rank; i++) {
         int a = i - (rank - x->rank), b = i - (rank - count);
+        if (a >= 0 && b >= 0 && mgpu_dim_has(want[b], MGPU_BATCH) &&
+            !(x = mgpu_rebatch_rows(l, x, a)))
+            return mgpu_build_error();
         struct mgpu_dim have = a < 0 ? mgpu_dim_const(1) : x->dims[a];
         struct mgpu_dim to = b < 0 ? mgpu_dim_const(1) : want[b];
         if (have.value != to.value && have.value != 1 && to.value != 1)

@@ -4,11 +4,6 @@
 #include "runtime/base/status.h"
 #include "runtime/ops/pointwise.h"
 
-static enum mgpu_dtype float_type(const struct mgpu_lower *l, enum mgpu_dtype type)
-{
-    return type == MGPU_FLOAT ? l->options->float_type : type;
-}
-
 static void const_dims(const struct mgpu_array *array, struct mgpu_dim dims[MGPU_MAX_RANK])
 {
     for (int i = 0; i < array->rank; i++)
@@ -18,7 +13,7 @@ static void const_dims(const struct mgpu_array *array, struct mgpu_dim dims[MGPU
 int mgpu_walk_constant(struct mgpu_lower *l, int index, struct mgpu_value **out)
 {
     const struct mgpu_onnx_initializer *init = &l->model->initializer[index];
-    enum mgpu_dtype type = float_type(l, init->array.type);
+    enum mgpu_dtype type = mgpu_lower_held(l, init->array.type);
     struct mgpu_dim dims[MGPU_MAX_RANK];
     *out = l->walk->constant[index];
     if (*out)
@@ -53,7 +48,7 @@ struct mgpu_value *mgpu_walk_parameter(struct mgpu_lower *l, int weight)
     if (!l->walk->parameter[weight]) {
         const_dims(array, dims);
         l->walk->parameter[weight] = mgpu_graph_parameter(
-            l->g, w->name, role_of(w->role), float_type(l, array->type), array->rank, dims);
+            l->g, w->name, role_of(w->role), mgpu_lower_held(l, array->type), array->rank, dims);
     }
     return l->walk->parameter[weight];
 }

@@ -20,6 +20,10 @@ struct mgpu_lower_walk {
     int problems;
     char **problem; /* what is not supported, one text each */
     bool baked;     /* a Reshape's shape contradicts the batch */
+
+    int64_t example; /* the batch that the file was exported with, as a number; 0: not known */
+    int rebatched;   /* where it stands */
+    const struct mgpu_onnx_node *rebatched_at; /* the first of them */
 };
 
 /* The constant that an initializer is. MGPU_EUNSUPPORTED when its element type is not held. */
@@ -27,6 +31,17 @@ int mgpu_walk_constant(struct mgpu_lower *l, int initializer, struct mgpu_value 
 
 /* The parameter that a weight is, in its own layout; made at its first use. */
 struct mgpu_value *mgpu_walk_parameter(struct mgpu_lower *l, int weight);
+
+/* lower_rebatch.c. A Reshape of x to sizes of plain numbers: `dims` with the batch in the place
+ * where the example's was, where there is one. */
+void mgpu_rebatch_shape(struct mgpu_lower *l, const struct mgpu_value *x, bool zero, int rank,
+                        const int64_t *sizes, struct mgpu_dim *dims);
+
+/* One row of a value that has equal ones, one for each sample of the example; else the value. */
+struct mgpu_value *mgpu_rebatch_rows(struct mgpu_lower *l, struct mgpu_value *v, int axis);
+
+/* The same for the operands of the node that meet one with the batch. */
+int mgpu_rebatch_operands(struct mgpu_lower *l);
 
 /* The same as one of its holders has it: transposed where that is how it is stored, its frozen part
  * cut off from the gradient. */

@@ -97,6 +97,8 @@ int64_t mgpu_onnx_int(const struct mgpu_onnx_node *node, const char *name, int64
 double mgpu_onnx_float(const struct mgpu_onnx_node *node, const char *name, double otherwise);
 /* Fills at most `most` values; gives how many there are, or -1 when the attribute is absent. */
 int mgpu_onnx_ints(const struct mgpu_onnx_node *node, const char *name, int64_t *values, int most);
+/* Whether this is the node's name, or one of its outputs. */
+bool mgpu_onnx_is_called(const struct mgpu_onnx_node *node, const char *name);
 /* A string into the model's arena (protobuf strings of attributes are not terminated). */
 const char *mgpu_onnx_string(struct mgpu_onnx_model *model, const struct mgpu_onnx_node *node,
                              const char *name, const char *otherwise);

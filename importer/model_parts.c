@@ -166,6 +166,14 @@ double mgpu_onnx_float(const struct mgpu_onnx_node *node, const char *name, doub
     return has_type(a, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT) ? (double)a->f : otherwise;
 }
 
+bool mgpu_onnx_is_called(const struct mgpu_onnx_node *node, const char *name)
+{
+    bool called = *name && !strcmp(node->name, name);
+    for (int i = 0; i < node->outputs && !called; i++)
+        called = *name && !strcmp(node->output[i], name);
+    return called;
+}
+
 int mgpu_onnx_ints(const struct mgpu_onnx_node *node, const char *name, int64_t *values, int most)
 {
     const Onnx__AttributeProto *a = mgpu_onnx_attribute(node, name);

@@ -1,4 +1,4 @@
-/* An ONNX file in memory: read, bound-checked and validated, never changed.
+/* An ONNX file in memory: read, bound-checked and validated; only onnx_bias.h changes it.
  *
  * What mgpu_onnx_read lets through can be walked without further care: every string is non-NULL,
  * messages nest at most MGPU_ONNX_DEPTH deep, every node's inputs are graph inputs, initializers

@@ -89,6 +89,9 @@ void mgpu_weight_candidates(struct mgpu_identify *in);
 /* Whether two layers may be one module: its calls differ by "_1", "_2". "" is unknown: may. */
 bool mgpu_weight_same_layer(struct mgpu_identify *in, const char *a, const char *b);
 
+/* weight_layers.c: fills in->out->bare; what exporters did to layers is told. */
+void mgpu_weight_layers(struct mgpu_identify *in);
+
 /* weight_tie.c: joins weights of in->out; `tie` and `untie` of the options. */
 int mgpu_weight_tie(struct mgpu_identify *in);
 

@@ -262,50 +262,6 @@ static void note_constants(struct mgpu_identify *in)
     }
 }
 
-/* ---- Layers without a bias ------------------------------------------------------------------ */
-
-/* Whether a weight is added to a view of this value, or joined with it in another way. */
-static bool is_shifted(const struct mgpu_identify *in, const char *name, int depth)
-{
-    const struct mgpu_weight_flow_value *value = mgpu_weight_flow_get(in->flow, name);
-    for (int i = 0; value && i < value->readers; i++) {
-        const struct mgpu_onnx_node *next = in->model->all[value->reader[i].node];
-        bool view = mgpu_weight_is_view(next, value->reader[i].input);
-        if (view && depth && next->outputs && is_shifted(in, next->output[0], depth - 1))
-            return true;
-        for (int j = 0; j < next->inputs && !view && strcmp(next->type, "MatMul"); j++)
-            if (mgpu_weight_root(in, next->input[j]) >= 0)
-                return true;
-    }
-    return false;
-}
-
-static bool has_bias(const struct mgpu_identify *in, const struct mgpu_onnx_node *node)
-{
-    return (node->inputs > 2 && *node->input[2]) || is_shifted(in, mgpu_weight_output(node), 4);
-}
-
-/* tf2onnx removes the addition of zeros, and with it the biases of a fresh model. */
-static void note_biases(struct mgpu_identify *in)
-{
-    int layers = 0, without = 0;
-    for (int i = 0; in->tensorflow && i < in->model->node_total; i++) {
-        const struct mgpu_onnx_node *node = in->model->all[i];
-        bool linear = !strcmp(node->type, "MatMul") || !strcmp(node->type, "Conv");
-        if (!linear || node->inputs < 2 || mgpu_weight_root(in, node->input[1]) < 0)
-            continue;
-        layers++;
-        without += !has_bias(in, node);
-    }
-    if (without)
-        mgpu_weight_note(in, MGPU_LINE_OTHER, -1,
-                         mgpu_arena_format(in->arena,
-                                           "%d of %d layers have no bias; the exporter removes "
-                                           "biases that are all zero (--add-bias adds them)",
-                                           without, layers),
-                         NULL);
-}
-
 /* ---- Look-ups ------------------------------------------------------------------------------- */
 
 struct mgpu_weight_place { /* sorted by node and input */
@@ -411,7 +367,7 @@ int mgpu_weights_identify(struct mgpu_weights **out, struct mgpu_onnx_model *mod
     mgpu_weight_candidates(&in);
     make_weights(&in);
     note_constants(&in);
-    note_biases(&in);
+    mgpu_weight_layers(&in);
     int rc = mgpu_weight_tie(&in);
     if (rc == 0)
         rc = mgpu_weight_choose(&in);

@@ -61,6 +61,8 @@ struct mgpu_weights {
     const struct mgpu_use **use;           /* seen through Identities */
     const struct mgpu_weight_place *place; /* mgpu_weights_of_use's */
     int places;
+    int bares; /* nodes of layers without a bias, by index */
+    int *bare;
     int notes; /* lines for the user: what was split, tied, left frozen and why */
     const char **line;
 };
@@ -80,6 +82,9 @@ struct mgpu_weights_options {
 int mgpu_weights_identify(struct mgpu_weights **out, struct mgpu_onnx_model *model,
                           const struct mgpu_weights_options *options);
 void mgpu_weights_free(struct mgpu_weights *weights);
+
+/* The name of a layer's node, or its first output where it has none. */
+const char *mgpu_onnx_layer_name(const struct mgpu_onnx_node *node);
 
 /* The weight that this use is, and its holder (may be NULL); -1 when the use is a plain constant.
  * An input that names the output of an Identity of an initializer is a use too (TorchScript keeps

@@ -31,6 +31,8 @@ struct mgpu_options {
     /* data */
     const char *const *data, *const *val;
     const char *const *scale, *const *normalize, *const *batch_axis, *const *rows;
+    const char *const *state; /* INPUT=OUTPUT: what one batch gives the next takes;
+                               * or a recurrent node */
     const char *sample_weight;
     bool shuffle;
     int64_t seed;
@@ -38,6 +40,8 @@ struct mgpu_options {
     /* model */
     int64_t batch, accumulate;
     const char *const *dim;
+    const char *const *reinit; /* PATTERN[=he|glorot|normal|zeros] */
+    const char *add_bias;      /* zero biases for layers of this pattern; "": all without one */
     const char *const *freeze, *const *train, *const *tie, *const *untie;
     const char *batch_norm, *bn_variance;
     const char *const *bn_momentum, *const *dropout;

@@ -83,6 +83,7 @@ static void say_next(const struct mgpu_train_command *c)
         say_list("normalize", o->normalize);
         say_list("batch-axis", o->batch_axis);
         say_list("rows", o->rows);
+        say_list("state", o->state);
         say_list("dim", o->dim);
         say_list("loss", o->loss);
         say_list("metric", o->metric);

@@ -101,16 +101,28 @@ static int source_state(struct pass *p, const struct mgpu_value *v)
     return 0;
 }
 
+static const char *no_cut(const struct pass *p)
+{
+    return p->plan->replicas > 1 ? "split over several ranks with --strategy data; use one rank"
+                                 : "cut into pieces (--accumulate)";
+}
+
 static int mixes(struct pass *p, const struct mgpu_node *node, const struct mgpu_value *at)
 {
     char text[MGPU_VALUE_TEXT];
     return mgpu_fail(MGPU_EUNSUPPORTED,
                      "%s mixes the samples of a batch (through '%s'), so the batch cannot be %s",
-                     mgpu_origin_text(text, &node->origin), at ? at->name : "",
-                     p->plan->replicas > 1
-                         ? "split over several ranks with --strategy data; use one "
-                           "rank"
-                         : "cut into pieces (--accumulate)");
+                     mgpu_origin_text(text, &node->origin), at ? at->name : "", no_cut(p));
+}
+
+static int check_whole(const struct pass *p)
+{
+    char text[MGPU_VALUE_TEXT];
+    if (!p->g->whole)
+        return 0;
+    return mgpu_fail(MGPU_EUNSUPPORTED,
+                     "%s depends on the size of the batch, so the batch cannot be %s",
+                     mgpu_origin_text(text, p->g->whole), no_cut(p));
 }
 
 static int check_constants(struct pass *p, const struct mgpu_node *node)
@@ -119,7 +131,7 @@ static int check_constants(struct pass *p, const struct mgpu_node *node)
         const struct mgpu_value *v = node->input[i];
         if (!v || v->kind != MGPU_VALUE_CONSTANT)
             continue;
-        if (mgpu_mixes_samples(v))
+        if (mgpu_mixes_samples(p->g, v))
             return mixes(p, node, v);
     }
     return 0;
@@ -628,6 +640,8 @@ static int finish_outputs(struct pass *p, struct mgpu_applied *applied)
 static int walk(struct pass *p)
 {
     struct mgpu_graph *g = p->g;
+    if (splits(p))
+        MGPU_TRY(check_whole(p));
     grow(p);
     p->old_values = g->value_count;
     p->steers = mgpu_find_steering(g);

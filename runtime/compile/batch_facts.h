@@ -7,8 +7,9 @@
 /* The first axis that grows with the batch; -1: none. */
 int mgpu_batch_axis(const struct mgpu_value *v);
 
-/* Whether a constant depends on the batch in another way than by its shape. */
-bool mgpu_mixes_samples(const struct mgpu_value *constant);
+/* Whether a constant depends on the batch in another way than by its shape: what a rank makes of it
+ * at its own size is not its part of the whole. */
+bool mgpu_mixes_samples(const struct mgpu_graph *g, const struct mgpu_value *constant);
 
 /* By value id: whether an output or a gradient depends on it; the others lead to running statistics
  * only. The caller frees it. */

@@ -42,9 +42,6 @@ bool mgpu_set_expr(struct mgpu_graph *g, struct mgpu_node *node, struct mgpu_exp
 /* Whether two nodes of one operator have equal attributes (sizes by value). */
 bool mgpu_same_attrs(const struct mgpu_node *a, const struct mgpu_node *b);
 
-/* How many dims an attribute of kind DIMS holds. */
-int mgpu_attr_rank(const struct mgpu_node *node);
-
 /* min(max(x, low), high), either one alone (the other infinite), in either order. */
 struct mgpu_clip {
     double low, high;

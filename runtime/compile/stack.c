@@ -80,7 +80,7 @@ static const char *refuses_value(const struct mgpu_stack_view *view, const struc
     struct mgpu_split s = view->follow.split[v->id];
     if (mgpu_split_is_term(s))
         return "it sums over the batch";
-    if (v->kind == MGPU_VALUE_CONSTANT && mgpu_mixes_samples(v))
+    if (v->kind == MGPU_VALUE_CONSTANT && mgpu_mixes_samples(view->g, v))
         return "a constant belongs to samples of the batch";
     return s.kind == MGPU_SPLIT_AXIS && !divides(v, s) ? "its samples cannot be told apart" : NULL;
 }

@@ -38,6 +38,8 @@ static int feed_inputs(struct job *job, struct mgpu_rank *rank, const struct mgp
     for (int i = 0; i < p->inputs; i++) {
         void *to = input_at(rank, &p->input[i]);
         int slot = 0;
+        if (mgpu_state_feed(t, job->run->mode, p->input[i].name, first, count, to))
+            continue;
         while (slot < t->wants && strcmp(t->want[slot].name, p->input[i].name))
             slot++;
         if (slot == t->wants)
@@ -95,8 +97,10 @@ static int run_piece(struct job *job, struct mgpu_rank *rank, int piece, bool *c
                                .times = t->times ? t->times[rank->rank] : p->seconds};
     MGPU_TRY(mgpu_execute(p, rank->comm, rank->buffer, &r));
     p->timed++;
-    if (count)
+    if (count) {
         add_results(job, rank, p);
+        mgpu_state_keep(t, rank, p, piece_first + first, count);
+    }
     return run->after ? run->after(t, rank, p, piece_first + first, count, run->context) : 0;
 }
 
@@ -208,7 +212,7 @@ static int blame_sample(struct mgpu_trainer *t, const struct mgpu_batch_run *run
         void *sample;
         for (int k = 0; k < want->rank; k++)
             elements *= want->dims[k];
-        if (t->step_rows[slot] || !mgpu_is_float(want->type))
+        if (t->step_rows[slot] || want->first_only || !mgpu_is_float(want->type))
             continue;
         MGPU_TRY(mgpu_alloc(&sample, (uint64_t)elements * mgpu_dtype_size(want->type), "a sample"));
         int rc = check_samples(t, run, slot, elements, sample);
@@ -255,6 +259,7 @@ int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, dou
     for (int r = 0; r < mgpu_team_size(t->team) && run->update; r++)
         if (job.not_finite[r])
             return mgpu_team_run(t->team, put_back, t) < 0 ? MGPU_EINTERNAL : MGPU_SKIPPED;
+    mgpu_state_advance(t, run->mode, run->count);
     for (int i = 0; i < t->losses && !predicts; i++) {
         totals->loss[i] += t->loss[i].sum ? losses[i] : losses[i] * counts[i];
         totals->count[i] += t->loss[i].sum ? 1 : counts[i];

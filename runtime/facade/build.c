@@ -2,6 +2,7 @@
 #include "runtime/base/status.h"
 #include "runtime/compile/rewrite.h"
 #include "runtime/facade/facade.h"
+#include "runtime/graph/alike.h"
 #include "runtime/graph/gradient.h"
 #include "runtime/ops/build.h"
 
@@ -89,6 +90,7 @@ static int fill_graph(struct mgpu_graph *g, struct mgpu_trainer *t, enum mgpu_mo
     MGPU_TRY(add_losses(g, t, &total));
     if (mode != MGPU_MODE_GRADIENT)
         MGPU_TRY(add_metrics(g, t));
+    mgpu_state_outputs(t, g);
     int own = g->output_count - outputs;
     memmove(g->outputs, g->outputs + outputs, sizeof(struct mgpu_value *) * (size_t)own);
     memmove(g->output_names, g->output_names + outputs, sizeof(char *) * (size_t)own);
@@ -107,6 +109,24 @@ static int fill_graph(struct mgpu_graph *g, struct mgpu_trainer *t, enum mgpu_mo
     return 0;
 }
 
+/* Where the graph may depend on the size of its batch or on places in it, the same model at another
+ * size tells: a part of the batch is held against the whole. */
+static void settle_batch(const struct mgpu_trainer *t, const struct mgpu_lower_options *o,
+                         struct mgpu_graph *g)
+{
+    struct mgpu_lower_options other = *o;
+    struct mgpu_graph *h;
+    if (!mgpu_batch_unsure(g))
+        return;
+    other.batch = t->batch == g->batch ? g->batch + 1 : t->batch;
+    other.unsupported = NULL;
+    if (mgpu_lower(&h, t->model, t->weights, &other) < 0)
+        return;
+    if (mgpu_graphs_alike(g, h))
+        mgpu_batch_sure(g);
+    mgpu_graph_free(h);
+}
+
 static int lower(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_mode mode,
                  int64_t batch)
 {
@@ -118,7 +138,9 @@ static int lower(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_mode
         o.wanted = NULL;
         o.wanted_count = 0;
     }
-    return mgpu_prefix(mgpu_lower(out, t->model, t->weights, &o), "%s", t->path);
+    MGPU_TRY(mgpu_prefix(mgpu_lower(out, t->model, t->weights, &o), "%s", t->path));
+    settle_batch(t, &o, *out);
+    return 0;
 }
 
 int mgpu_find_towers(struct mgpu_plan *plan, struct mgpu_trainer *t, int64_t batch)

@@ -70,6 +70,19 @@ struct mgpu_epochs {
 
 enum { MGPU_RESULT_SUMS = 64, MGPU_KEPT = 3 };
 
+/* Training has its own state; evaluations and predictions start theirs afresh. */
+enum mgpu_state_set { MGPU_STATE_TRAINED, MGPU_STATE_ASIDE, MGPU_STATE_SETS };
+
+struct mgpu_carried { /* one --state */
+    const char *input, *output;
+    bool from_zero; /* no data hold its start */
+    int axis;       /* that counts samples */
+    int64_t outer, inner, places;
+    size_t bytes;                /* of `inner` elements */
+    void *rows[MGPU_STATE_SETS]; /* [outer, places, inner] */
+    void *next;                  /* what the batch that runs makes of them */
+};
+
 struct mgpu_trainer {
     struct mgpu_arena *arena;
     struct mgpu_options options;
@@ -97,6 +110,9 @@ struct mgpu_trainer {
     struct mgpu_schedule schedule;
     struct mgpu_state_start *starts;
     int start_count;
+
+    int carries;
+    struct mgpu_carried *carried;
 
     int wants; /* feed slots: graph inputs, labels, sample weights */
     struct mgpu_feed_want *want;
@@ -132,6 +148,15 @@ int mgpu_settle_optimizer(struct mgpu_trainer *t);
 int64_t mgpu_steps_per_epoch(const struct mgpu_trainer *t);
 int mgpu_text_count(const char *const *list);
 
+/* ---- reinit.c ---- */
+int mgpu_reinit_check(struct mgpu_trainer *t);
+/* Overwrites a weight's contents where --reinit names it: the same numbers on every rank. */
+void mgpu_reinit(struct mgpu_trainer *t, const struct mgpu_weight *w, void *to,
+                 enum mgpu_dtype type);
+
+/* ---- add_bias.c ---- */
+int mgpu_add_biases(struct mgpu_trainer *t); /* in the file in memory; makes the model again */
+
 /* ---- partition.c: planning ---- */
 
 /* A trainer without data and ranks: it only builds graphs. Labels are made up. */
@@ -166,6 +191,25 @@ struct mgpu_program *mgpu_find_program(const struct mgpu_trainer *t, enum mgpu_m
 /* A stored tensor and the first rank that has it; NULL: no rank's graph uses it. */
 const struct mgpu_stored *mgpu_find_stored(const struct mgpu_trainer *t, const char *name,
                                            int *rank);
+
+/* ---- state.c: --state ---- */
+int mgpu_state_parse(struct mgpu_trainer *t);
+/* Checks the shapes in the whole graph; takes memory for so many places; frees it. */
+int mgpu_state_bind(struct mgpu_trainer *t, const struct mgpu_graph *g);
+int mgpu_state_allocate(struct mgpu_trainer *t, int64_t places);
+void mgpu_state_free(struct mgpu_trainer *t);
+bool mgpu_is_state(const struct mgpu_trainer *t, const char *input, bool *from_zero);
+/* Makes them results of a graph whose own outputs are none. */
+void mgpu_state_outputs(const struct mgpu_trainer *t, struct mgpu_graph *g);
+/* The states are again those of the data. */
+int mgpu_state_start(struct mgpu_trainer *t, struct mgpu_source *source, enum mgpu_mode mode);
+/* Fills a state's input for places first .. first + count; false: it is none. Afterwards keeps what
+ * a rank made of them, and when all ranks are done lets the batch's places advance. */
+bool mgpu_state_feed(const struct mgpu_trainer *t, enum mgpu_mode mode, const char *input,
+                     int64_t first, int64_t count, void *to);
+void mgpu_state_keep(const struct mgpu_trainer *t, const struct mgpu_rank *rank,
+                     const struct mgpu_program *p, int64_t first, int64_t count);
+void mgpu_state_advance(struct mgpu_trainer *t, enum mgpu_mode mode, int64_t count);
 
 /* ---- weights_io.c: contents of the store ---- */
 int mgpu_fill_store(struct mgpu_trainer *t); /* from the file; states from their start */

@@ -129,6 +129,7 @@ static int all_batches(struct mgpu_trainer *t, struct sink *sink)
     double unused[MGPU_MAX_LOSSES] = {0};
     struct mgpu_batches *b = &t->train.batches;
     mgpu_batches_epoch(b, 0);
+    MGPU_TRY(mgpu_state_start(t, &t->train, MGPU_MODE_PREDICT));
     for (int64_t i = 0; i < mgpu_batches_count(b); i++) {
         struct mgpu_batch_run run = {.mode = MGPU_MODE_PREDICT,
                                      .source = &t->train,

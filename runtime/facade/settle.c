@@ -164,6 +164,8 @@ int mgpu_settle_model(struct mgpu_trainer *t)
     MGPU_TRY(settle_momentum(t));
     MGPU_TRY(mgpu_onnx_read(&t->file, t->path));
     MGPU_TRY(mgpu_prefix(mgpu_onnx_model_new(&t->model, t->file), "%s", t->path));
+    if (o->add_bias)
+        MGPU_TRY(mgpu_add_biases(t));
     struct mgpu_weights_options w = {.train = o->train,
                                      .train_count = mgpu_text_count(o->train),
                                      .freeze = o->freeze,
@@ -174,7 +176,7 @@ int mgpu_settle_model(struct mgpu_trainer *t)
     MGPU_TRY(mgpu_prefix(mgpu_weights_identify(&t->weights, t->model, &w), "%s", t->path));
     for (int i = 0; i < t->weights->notes; i++)
         mgpu_note("%s", t->weights->line[i]);
-    return 0;
+    return mgpu_reinit_check(t);
 }
 
 /* ---- Devices --------------------------------------------------------------------------------- */
@@ -353,7 +355,7 @@ static int parse_losses(struct mgpu_trainer *t)
 /* The outputs that the losses look at. */
 static void want_outputs(struct mgpu_trainer *t)
 {
-    const char **wanted = MGPU_NEW_ARRAY(t->arena, const char *, t->losses);
+    const char **wanted = MGPU_NEW_ARRAY(t->arena, const char *, t->losses + t->carries);
     int n = 0;
     for (int i = 0; i < t->losses; i++) {
         bool seen = false;
@@ -362,6 +364,9 @@ static void want_outputs(struct mgpu_trainer *t)
         if (!seen)
             wanted[n++] = t->loss[i].output;
     }
+    for (int i = 0; i < t->carries && t->losses; i++) /* else all outputs are wanted */
+        if (!t->carried[i].from_zero)
+            wanted[n++] = t->carried[i].output;
     t->lower.wanted = n ? wanted : NULL;
     t->lower.wanted_count = n;
 }
@@ -442,9 +447,13 @@ static int check_rows(const struct mgpu_trainer *t, const struct mgpu_value *v, 
 static int add_want(struct mgpu_trainer *t, const struct mgpu_value *v)
 {
     struct mgpu_feed_want *w = &t->want[t->wants];
+    bool from_zero, state = mgpu_is_state(t, v->name, &from_zero);
+    if (from_zero)
+        return 0;
     int axis = t->train.feed ? mgpu_feed_axis(t->train.feed, v->name) : 0;
     int64_t rows = t->train.feed ? mgpu_feed_step_rows(t->train.feed, v->name) : 0;
-    *w = (struct mgpu_feed_want){.name = mgpu_arena_string(t->arena, v->name), .type = v->type};
+    *w = (struct mgpu_feed_want){
+        .name = mgpu_arena_string(t->arena, v->name), .type = v->type, .first_only = state};
     bool step_label = is_step_label(v, rows);
     for (int k = step_label; k < v->rank; k++)
         if (k != axis + step_label)
@@ -500,6 +509,10 @@ static int settle_sources(struct mgpu_trainer *t)
     int64_t held_out;
     MGPU_TRY(hold_out(t, &held_out));
     bool shuffle = o->shuffle && !o->inference;
+    if (t->carries && shuffle) {
+        mgpu_note("samples are not shuffled: a state belongs to its place in the batch (--state)");
+        shuffle = false;
+    }
     for (int i = 0; i < t->wants; i++)
         if (t->step_rows[i] && shuffle) {
             mgpu_note("samples are not shuffled: the rows of '%s' belong to their step",
@@ -564,10 +577,15 @@ static int bind_data(struct mgpu_trainer *t)
     t->step_rows = MGPU_NEW_ARRAY(t->arena, int64_t, g->input_count);
     for (int i = 0; i < g->input_count && rc == 0; i++)
         rc = add_want(t, g->inputs[i]);
+    if (rc == 0)
+        rc = mgpu_state_bind(t, g);
     mgpu_graph_free(g);
     MGPU_TRY(rc);
     MGPU_TRY(settle_sources(t));
-    return host_buffers(t);
+    MGPU_TRY(host_buffers(t));
+    int64_t samples = t->samples > t->val_samples ? t->samples : t->val_samples;
+    MGPU_TRY(mgpu_state_allocate(t, samples < t->batch ? samples : t->batch));
+    return mgpu_state_start(t, &t->train, MGPU_MODE_TRAIN);
 }
 
 /* After the model was lowered: a rule that fits nothing changes nothing. */
@@ -576,7 +594,7 @@ static int check_dropout(const struct mgpu_trainer *t)
     for (int i = 0; i < t->lower.dropouts && t->lower.training; i++) {
         const struct mgpu_dropout_rule *r = &t->lower.dropout[i];
         if (!*r->fits && r->node)
-            return mgpu_fail(MGPU_EUSAGE, "--dropout %s: there is no Dropout node '%s'",
+            return mgpu_fail(MGPU_EUSAGE, "--dropout %s: there is no node '%s'",
                              t->options.dropout[i], r->node);
         if (!*r->fits && r->probability)
             mgpu_note("--dropout %s: the model has no Dropout nodes (an export for inference "
@@ -600,6 +618,12 @@ static int check_momentum(const struct mgpu_trainer *t)
     return 0;
 }
 
+static void note(void *context, const char *text)
+{
+    (void)context;
+    mgpu_note("%s", text);
+}
+
 int mgpu_settle_losses(struct mgpu_trainer *t)
 {
     struct mgpu_graph *g = NULL;
@@ -609,10 +633,13 @@ int mgpu_settle_losses(struct mgpu_trainer *t)
                          "training needs a loss: --loss cross_entropy, mse, bce_logits "
                          "... (--help loss lists them)");
     MGPU_TRY(parse_losses(t));
+    MGPU_TRY(mgpu_state_parse(t));
     want_outputs(t);
     t->lower.batch = t->batch;
     t->lower.training = !t->options.inference;
-    MGPU_TRY(mgpu_prefix(mgpu_lower(&g, t->model, t->weights, &t->lower), "%s", t->path));
+    struct mgpu_lower_options noting = t->lower;
+    noting.note = note;
+    MGPU_TRY(mgpu_prefix(mgpu_lower(&g, t->model, t->weights, &noting), "%s", t->path));
     int rc = 0;
     for (int i = 0; i < t->losses && rc == 0; i++)
         rc = bind_loss(t, g, i);

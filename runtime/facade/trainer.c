@@ -151,6 +151,7 @@ void mgpu_trainer_free(struct mgpu_trainer *t)
     for (int i = 0; t->labels && i < t->losses; i++)
         mgpu_free(t->labels[i]);
     free(t->labels);
+    mgpu_state_free(t);
     mgpu_free(t->rows);
     mgpu_free(t->step_row);
     mgpu_free(t->sample_weights);
@@ -217,6 +218,7 @@ int mgpu_evaluate_source(struct mgpu_trainer *t, struct mgpu_source *source,
 {
     double losses[MGPU_MAX_LOSSES], counts[MGPU_MAX_LOSSES];
     mgpu_batches_epoch(&source->batches, 0);
+    MGPU_TRY(mgpu_state_start(t, source, MGPU_MODE_EVALUATE));
     for (int64_t i = 0; i < mgpu_batches_count(&source->batches); i++) {
         struct mgpu_batch_run run = {
             .mode = MGPU_MODE_EVALUATE, .source = source, .rows = t->rows, .index = i};

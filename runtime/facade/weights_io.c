@@ -45,6 +45,7 @@ static int fill_entry(struct mgpu_trainer *t, int rank, const struct mgpu_stored
     if (n * (int64_t)mgpu_dtype_size(e->type) != e->bytes)
         return mgpu_fail(MGPU_EINTERNAL, "'%s' is stored with another size", e->name);
     mgpu_convert(to, e->type, a->data, a->type, n);
+    mgpu_reinit(t, w, to, e->type);
     return 0;
 }
 

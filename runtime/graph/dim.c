@@ -18,7 +18,18 @@ struct mgpu_dim mgpu_dim_symbol(int symbol, int64_t value)
 
 struct mgpu_dim mgpu_dim_opaque(int64_t value)
 {
-    return (struct mgpu_dim){.value = value, .factor = value, .opaque = true};
+    struct mgpu_dim d = {.value = value, .factor = value, .opaque = true};
+    d.power[MGPU_BATCH] = 1;
+    return d;
+}
+
+struct mgpu_dim mgpu_dim_lost(int64_t value, struct mgpu_dim a, struct mgpu_dim b)
+{
+    struct mgpu_dim d = mgpu_dim_const(value);
+    for (int i = 0; i < MGPU_SYMBOLS; i++)
+        d.power[i] = a.power[i] || b.power[i];
+    d.opaque = !mgpu_dim_is_const(d);
+    return d;
 }
 
 bool mgpu_dim_is_const(struct mgpu_dim a)
@@ -26,12 +37,12 @@ bool mgpu_dim_is_const(struct mgpu_dim a)
     for (int i = 0; i < MGPU_SYMBOLS; i++)
         if (a.power[i])
             return false;
-    return !a.opaque;
+    return true;
 }
 
 bool mgpu_dim_has(struct mgpu_dim a, int symbol)
 {
-    return a.opaque || a.power[symbol];
+    return a.power[symbol] > 0;
 }
 
 bool mgpu_dim_same(struct mgpu_dim a, struct mgpu_dim b)
@@ -52,7 +63,7 @@ struct mgpu_dim mgpu_dim_mul(struct mgpu_dim a, struct mgpu_dim b)
     if (value == 0 && (a.factor == 0 || b.factor == 0))
         return mgpu_dim_const(0);
     if (a.opaque || b.opaque)
-        return mgpu_dim_opaque(value);
+        return mgpu_dim_lost(value, a, b);
     struct mgpu_dim d = {.value = value, .factor = times(a.factor, b.factor)};
     for (int i = 0; i < MGPU_SYMBOLS; i++)
         d.power[i] = (uint8_t)(a.power[i] + b.power[i]);
@@ -75,11 +86,11 @@ struct mgpu_dim mgpu_dim_div(struct mgpu_dim a, struct mgpu_dim b)
     if (mgpu_dim_is_const(a) && mgpu_dim_is_const(b))
         return mgpu_dim_const(value);
     if (a.opaque || b.opaque || remainder_of(a.factor, b.factor))
-        return mgpu_dim_opaque(value);
+        return mgpu_dim_lost(value, a, b);
     struct mgpu_dim d = {.value = value, .factor = quotient(a.factor, b.factor)};
     for (int i = 0; i < MGPU_SYMBOLS; i++) {
         if (b.power[i] > a.power[i])
-            return mgpu_dim_opaque(value);
+            return mgpu_dim_lost(value, a, b);
         d.power[i] = (uint8_t)(a.power[i] - b.power[i]);
     }
     return d;
@@ -95,7 +106,7 @@ struct mgpu_dim mgpu_dim_add(struct mgpu_dim a, struct mgpu_dim b)
     if (mgpu_dim_is_const(b) && b.value == 0)
         return a;
     if (a.opaque || b.opaque || memcmp(a.power, b.power, sizeof a.power))
-        return mgpu_dim_opaque(value);
+        return mgpu_dim_lost(value, a, b);
     a.value = value;
     a.factor = (int64_t)((uint64_t)a.factor + (uint64_t)b.factor);
     return a.factor ? a : mgpu_dim_const(0);

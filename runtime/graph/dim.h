@@ -3,7 +3,7 @@
  * When a graph is compiled every size is a number. The number alone cannot tell a batch of 64 from
  * another 64, so it travels with its monomial in the graph's symbols: value = factor * prod
  * symbol[i]^power[i]. Symbol 0 is the batch N. What is not a monomial (N + 1) is `opaque`: it is
- * known to depend on symbols, not how.
+ * known on which symbols it depends (those with a power), not how.
  */
 #ifndef MGPU_GRAPH_DIM_H
 #define MGPU_GRAPH_DIM_H
@@ -33,11 +33,12 @@ struct mgpu_dim mgpu_dim_div(struct mgpu_dim a, struct mgpu_dim b);
 struct mgpu_dim mgpu_dim_add(struct mgpu_dim a, struct mgpu_dim b);
 struct mgpu_dim mgpu_dim_neg(struct mgpu_dim a);
 
-/* `value`, computed from something that depends on symbols in a way we do not follow. */
+/* `value`, computed in a way we do not follow: from the batch; from `a` and `b`. */
 struct mgpu_dim mgpu_dim_opaque(int64_t value);
+struct mgpu_dim mgpu_dim_lost(int64_t value, struct mgpu_dim a, struct mgpu_dim b);
 
-bool mgpu_dim_is_const(struct mgpu_dim a);        /* depends on no symbol */
-bool mgpu_dim_has(struct mgpu_dim a, int symbol); /* has a positive power of it, or is opaque */
+bool mgpu_dim_is_const(struct mgpu_dim a);                /* depends on no symbol */
+bool mgpu_dim_has(struct mgpu_dim a, int symbol);         /* depends on this one */
 bool mgpu_dim_same(struct mgpu_dim a, struct mgpu_dim b); /* value and monomial */
 
 /* "N*8", "64", "?65" (opaque) into text; symbol i is called names[i]. Returns text. */

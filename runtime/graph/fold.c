@@ -61,14 +61,12 @@ static bool all_equal(const struct mgpu_value *v)
     return true;
 }
 
-static bool from_batch(const struct mgpu_value *v)
+/* Whether the integers came from sizes: of symbol `symbol`; -1: of any. */
+static bool from_sizes(const struct mgpu_value *v, int symbol)
 {
-    if (v->tainted)
-        return true;
-    if (v->ints)
-        for (int64_t i = 0, n = mgpu_value_count(v); i < n; i++)
-            if (!mgpu_dim_is_const(v->ints[i]))
-                return true;
+    for (int64_t i = 0, n = v->ints ? mgpu_value_count(v) : 0; i < n; i++)
+        if (symbol < 0 ? !mgpu_dim_is_const(v->ints[i]) : mgpu_dim_has(v->ints[i], symbol))
+            return true;
     return false;
 }
 
@@ -146,6 +144,16 @@ static bool size_and_one(struct mgpu_dim a, struct mgpu_dim b)
     return !a.opaque && a.factor >= 1 && mgpu_dim_is_const(b) && b.value <= 1;
 }
 
+static struct mgpu_dim lost(const struct mgpu_expr_op *op, const struct mgpu_dim *value,
+                            int64_t result)
+{
+    struct mgpu_dim d = mgpu_dim_const(result);
+    for (int k = 0; k < 3; k++)
+        if (op->arg[k] >= 0)
+            d = mgpu_dim_lost(result, d, value[op->arg[k]]);
+    return d;
+}
+
 /* The value of one expression operation over monomials, element by element. Comparisons and the
  * rest lose the monomial: opaque. */
 static struct mgpu_dim evaluate(const struct mgpu_expr_op *op, const struct mgpu_dim *value,
@@ -165,14 +173,14 @@ static struct mgpu_dim evaluate(const struct mgpu_expr_op *op, const struct mgpu
     case MGPU_X_MUL:
         return mgpu_dim_mul(a, b);
     case MGPU_X_DIV:
-        return b.value ? mgpu_dim_div(a, b) : mgpu_dim_opaque(result);
+        return b.value ? mgpu_dim_div(a, b) : lost(op, value, result);
     case MGPU_X_WHERE: /* a size that is chosen: only the choice between equals is followed */
-        return mgpu_dim_is_const(a) ? value[op->arg[a.value ? 1 : 2]] : mgpu_dim_opaque(result);
+        return mgpu_dim_is_const(a) ? value[op->arg[a.value ? 1 : 2]] : lost(op, value, result);
     case MGPU_X_EQ:
         if (size_and_negative(a, b) || size_and_negative(b, a))
             return mgpu_dim_const(0);
         return mgpu_dim_is_const(a) && mgpu_dim_is_const(b) ? mgpu_dim_const(a.value == b.value)
-                                                            : mgpu_dim_opaque(result);
+                                                            : lost(op, value, result);
     case MGPU_X_MAX: /* sizes that broadcast */
         if (mgpu_dim_same(a, b) || size_and_one(a, b))
             return a;
@@ -180,10 +188,7 @@ static struct mgpu_dim evaluate(const struct mgpu_expr_op *op, const struct mgpu
             return b;
         /* fall through */
     default:
-        for (int k = 0; k < 3; k++)
-            if (op->arg[k] >= 0 && !mgpu_dim_is_const(value[op->arg[k]]))
-                return mgpu_dim_opaque(result);
-        return mgpu_dim_const(result);
+        return lost(op, value, result);
     }
 }
 
@@ -224,7 +229,7 @@ static void follow_pointwise(struct mgpu_graph *g, struct mgpu_node *node)
         }
         ints[i] = value[e->count - 1];
         if (ints[i].value != result)
-            ints[i] = mgpu_dim_opaque(result);
+            ints[i] = mgpu_dim_lost(result, ints[i], ints[i]);
     }
     y->ints = ints;
 }
@@ -250,13 +255,17 @@ static bool is_product(const struct mgpu_node *node)
  * equal elements stays clean: it says no more than the shape does. */
 static int follow(struct mgpu_graph *g, struct mgpu_node *node)
 {
-    bool depends = false, cut = false, tainted = false;
+    bool depends = false, batch = false, cut = false, tainted = false;
     struct mgpu_value *y = node->output[0];
     for (int i = 0; i < node->inputs; i++) {
-        depends = depends || (node->input[i] && from_batch(node->input[i]));
-        tainted = tainted || (node->input[i] && node->input[i]->tainted);
-        cut = cut || (node->input[i] && has_batch(node->input[i]) && !has_batch(y));
+        const struct mgpu_value *x = node->input[i];
+        depends = depends || (x && from_sizes(x, -1));
+        batch = batch || (x && from_sizes(x, MGPU_BATCH));
+        tainted = tainted || (x && x->tainted);
+        cut = cut || (x && has_batch(x) && !has_batch(y));
     }
+    depends = depends || tainted;
+    batch = batch || tainted;
     if (tainted || (cut && !(moves_data(node->op) && all_equal(y)))) /* the sum of N ones */
         y->tainted = true;
     if (!depends)
@@ -271,7 +280,7 @@ static int follow(struct mgpu_graph *g, struct mgpu_node *node)
         follow_product(g, node);
     else
         for (int i = 0; i < node->outputs; i++)
-            node->output[i]->tainted = true;
+            node->output[i]->tainted = node->output[i]->tainted || batch;
     return 0;
 }
 

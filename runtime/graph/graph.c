@@ -211,6 +211,12 @@ void mgpu_graph_prune(struct mgpu_graph *g)
     free(needed);
 }
 
+void mgpu_graph_whole(struct mgpu_graph *g)
+{
+    if (!g->whole)
+        g->whole = mgpu_arena_copy(g->arena, &g->origin, sizeof g->origin);
+}
+
 int64_t mgpu_value_count(const struct mgpu_value *v)
 {
     int64_t n = 1;

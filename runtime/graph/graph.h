@@ -119,6 +119,10 @@ struct mgpu_graph {
 
     struct mgpu_origin origin; /* given to the nodes that are appended now */
     bool unfolded;             /* nodes of constants that are appended now run in each step */
+
+    /* A node whose meaning depends on the size of the batch, so that the batch may not be cut (a
+     * branch chosen by it, a loop over samples); NULL: none is known. */
+    const struct mgpu_origin *whole;
 };
 
 struct mgpu_graph *mgpu_graph_new(void);
@@ -149,6 +153,9 @@ int mgpu_graph_node(struct mgpu_graph *g, const struct mgpu_op *op, const void *
 /* Drops the nodes that no output, gradient or ->next needs. What communicates stays: others wait
  * for it. */
 void mgpu_graph_prune(struct mgpu_graph *g);
+
+/* Marks the origin's node as one that needs the batch whole, unless one is marked already. */
+void mgpu_graph_whole(struct mgpu_graph *g);
 
 /* Elements of a value; bytes of a value, with what fills up its last block. */
 int64_t mgpu_value_count(const struct mgpu_value *value);

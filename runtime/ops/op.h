@@ -166,6 +166,13 @@ enum mgpu_split_answer mgpu_split_samples(const struct mgpu_node *, const struct
 enum mgpu_split_answer mgpu_split_replicated(const struct mgpu_node *, const struct mgpu_split *in,
                                              struct mgpu_split *out, int *which);
 
+/* How many dims an attribute of kind DIMS holds. */
+int mgpu_attr_rank(const struct mgpu_node *node);
+
+/* Whether two nodes of one operator have the same attributes; `same_dim` judges sizes. */
+bool mgpu_attrs_same(const struct mgpu_node *a, const struct mgpu_node *b,
+                     bool (*same_dim)(struct mgpu_dim, struct mgpu_dim));
+
 /* Shape helpers: output `i` like a value; output `i` of a type and dims. */
 void mgpu_shape_like(const struct mgpu_node *, int output, const struct mgpu_value *like);
 void mgpu_shape_set(const struct mgpu_node *, int output, enum mgpu_dtype type, int rank,

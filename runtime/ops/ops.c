@@ -4,6 +4,7 @@
 #include "runtime/ops/conv.h"
 #include "runtime/ops/det.h"
 #include "runtime/ops/gather.h"
+#include "runtime/ops/grid_sample.h"
 #include "runtime/ops/loss.h"
 #include "runtime/ops/matmul.h"
 #include "runtime/ops/movement.h"
@@ -66,6 +67,9 @@ const struct mgpu_op *const mgpu_ops[] = {
     &mgpu_op_scatter_nd,
     &mgpu_op_resize,
     &mgpu_op_resize_grad,
+    &mgpu_op_grid_sample,
+    &mgpu_op_grid_sample_data,
+    &mgpu_op_grid_sample_grid,
     &mgpu_op_cumsum,
     &mgpu_op_topk,
     &mgpu_op_random_mask,

@@ -23,6 +23,7 @@ extern const struct mgpu_kernel mgpu_ref_softmax[];
 extern const struct mgpu_kernel mgpu_ref_loss[];
 extern const struct mgpu_kernel mgpu_ref_rnn[];
 extern const struct mgpu_kernel mgpu_ref_resize[];
+extern const struct mgpu_kernel mgpu_ref_grid_sample[];
 extern const struct mgpu_kernel mgpu_ref_update[];
 extern const struct mgpu_kernel mgpu_ref_accumulate[];
 

@@ -239,6 +239,17 @@ static void add_data(struct mgpu_options *out, struct mgpu_case *c)
     out->rows = rows.item;
 }
 
+static void add_states(struct mgpu_options *out, struct mgpu_case *c)
+{
+    struct mgpu_case_list list = {0};
+    struct json_object *states = mgpu_case_field(c, "state");
+    if (states) {
+        json_object_object_foreach(states, input, output)
+            mgpu_case_add(&list, c->arena, "%s=%s", input, json_object_get_string(output));
+    }
+    out->state = list.item;
+}
+
 /* The first batch of every input, in files of its own. */
 static int add_first_batch(struct mgpu_options *out, struct mgpu_case *c)
 {
@@ -325,6 +336,7 @@ int mgpu_case_train_options(struct mgpu_options *out, struct mgpu_case *c, const
     out->dropout = no_dropout;
     out->as_exported = true;
     add_data(out, c);
+    add_states(out, c);
     add_losses(out, c);
     add_optimizer(out, c);
     add_tied(out, c);

@@ -437,6 +437,32 @@ static const struct {
      "y, k, m = ai.onnx.preview.training.Adam(r, t, x, g, v, h) norm_coefficient_post=0.1\n"
      "output y\noutput k\noutput m\n",
      0.5, 2},
+    {"opset 20\ninput t float 2 2 3\ninit s int64 4 = 2 1 2 3\ny = AffineGrid(t, s)\n", 0, 0},
+    {"opset 20\ninput x float 1 2 3 4\ninput g float 1 2 2 2\ny = GridSample(x, g)\n", 0, 0},
+    {"input x float 1 1 3 4\ninput g float 1 2 2 2\n"
+     "y = GridSample(x, g) mode=\"bicubic\" padding_mode=\"reflection\"\n",
+     0, 0},
+    {"init n int64 = 3\ninput s float 2\n"
+     "graph body {\ninput i int64\ninput c bool\ninput s float 2\nk = Identity(c)\n"
+     "t = Tanh(s)\no = Mul(s, t)\noutput k\noutput t\noutput o\n}\n"
+     "last, all = Loop(n, -, s) body=@body\ny = Sum(last, all)\n",
+     0, 0},
+    {"input s float 2\ninput x float 2 3\n"
+     "graph body {\ninput s float 2\ninput e float 2\nt = Mul(s, e)\no = Tanh(t)\noutput t\n"
+     "output o\n}\n"
+     "last, y = Scan(s, x) body=@body num_scan_inputs=1 scan_input_axes=[1] "
+     "scan_input_directions=[1] scan_output_axes=[1]\n",
+     0, 0},
+    {"input x float 2 2\ninput z float 1 2\ninit p int64 = 0\ns = SequenceConstruct(x, z)\n"
+     "t = SequenceInsert(s, x, p)\nu = SequenceErase(t)\nv = SequenceAt(u, p)\n"
+     "e = SequenceEmpty()\nw = SequenceInsert(e, v)\nq = SequenceInsert(w, z)\n"
+     "y = ConcatFromSequence(q) axis=0\n",
+     0, 0},
+    {"input x float 4 2\ns = SplitToSequence(x) keepdims=0\n"
+     "graph body {\ninput a float 2\nc = Mul(a, a)\noutput c\n}\n"
+     "t = SequenceMap(s) body=@body\ny = ConcatFromSequence(t) axis=0 new_axis=1\n",
+     0, 0},
+    {"opset 18\ninput x float 2\no = Optional(x)\ny = OptionalGetElement(o)\n", 0, 0},
 };
 
 #endif

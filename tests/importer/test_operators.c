@@ -20,6 +20,7 @@ struct row {
         __VA_ARGS__                                                                                \
     }
 #define INF INFINITY
+#define X3  "init x float 3 = 1 2 3\n"
 
 static const struct row rows[] = {
     /* spreading before opset 7 */
@@ -221,6 +222,69 @@ static const struct row rows[] = {
     {"opset 23\ninit q float 1 1 2 1 = 0\ninit v float 1 1 2 1 = 1 3\n"
      "y = Attention(q, q, v) is_causal=1\n",
      Y(1, 2)},
+    /* loops; the value of s before each doubling is scanned */
+    {"opset 16\n" X3 "init n int64 = 3\ninit go bool = 1\ninit s float = 1\n"
+     "graph body {\ninput i int64\ninput c bool\ninput s float\nd = Add(s, s)\nk = Identity(c)\n"
+     "o = Identity(s)\noutput k\noutput d\noutput o\n}\n"
+     "last, all = Loop(n, go, s) body=@body\ny = Sum(last, all)\n",
+     Y(9, 10, 12)},
+    /* ends by its condition, without a count: i + 1 < 2 */
+    {"opset 16\n" X3 "init go bool = 1\ninit two int64 = 2\ninit one int64 = 1\ninit n int64 = 0\n"
+     "graph body {\ninput i int64\ninput c bool\ninput n int64\nm = Add(n, one)\n"
+     "k = Less(m, two)\noutput k\noutput m\n}\n"
+     "last = Loop(-, go, n) body=@body\ny = Mul(last, two)\n",
+     Y(4)},
+    /* no round: what is carried is as it was, what is scanned is empty */
+    {"opset 16\n" X3 "init n int64 = 0\ninit s float 2 = 5 6\n"
+     "graph body {\ninput i int64\ninput c bool\ninput s float 2\nk = Identity(c)\n"
+     "d = Add(s, s)\no = Mul(s, s)\noutput k\noutput d float 2\noutput o float 2\n}\n"
+     "last, all = Loop(n, -, s) body=@body\nrow = Unsqueeze(last, zero)\n"
+     "init zero int64 1 = 0\ny = Concat(all, row) axis=0\n",
+     Y(5, 6)},
+    /* a loop in a loop, with a value of the outer one */
+    {"opset 16\n" X3 "init n int64 = 2\ninit s float = 1\n"
+     "graph inner {\ninput j int64\ninput d bool\ninput t float\nu = Add(t, f)\nl = Identity(d)\n"
+     "output l\noutput u\n}\n"
+     "graph body {\ninput i int64\ninput c bool\ninput s float\nf = Cast(i) to=1\n"
+     "r = Loop(n, -, s) body=@inner\nk = Identity(c)\noutput k\noutput r\n}\n"
+     "y = Loop(n, -, s) body=@body\n",
+     Y(3)},
+    /* running sums, then from the other end */
+    {"opset 16\n" X3 "init s float = 0\n"
+     "graph body {\ninput s float\ninput e float\nt = Add(s, e)\no = Identity(t)\noutput t\n"
+     "output o\n}\n"
+     "last, all = Scan(s, x) body=@body num_scan_inputs=1\ny = Mul(all, last)\n",
+     Y(6, 18, 36)},
+    {"opset 16\n" X3 "init s float = 0\n"
+     "graph body {\ninput s float\ninput e float\nt = Add(s, e)\no = Identity(t)\noutput t\n"
+     "output o\n}\n"
+     "-, y = Scan(s, x) body=@body num_scan_inputs=1 scan_input_directions=[1] "
+     "scan_output_directions=[1]\n",
+     Y(6, 5, 3)},
+    /* sequences */
+    {"opset 16\n" X3 "init at int64 = -1\ninit p int64 = 0\n"
+     "s = SequenceConstruct(x, x)\nd = Neg(x)\nt = SequenceInsert(s, d, p)\n"
+     "u = SequenceErase(t)\nv = SequenceAt(u, p)\nw = SequenceAt(u, at)\n"
+     "n = SequenceLength(u)\nf = Cast(n) to=1\nm = Mul(w, f)\ny = Sub(m, v)\n",
+     Y(3, 6, 9)},
+    {"opset 16\n" X3 "init two int64 = 2\n"
+     "s = SplitToSequence(x, two)\nd = SequenceAt(s, last)\ninit last int64 = 1\n"
+     "e = SequenceEmpty()\nf = SequenceInsert(e, d)\ng = SequenceInsert(f, x)\n"
+     "y = ConcatFromSequence(g) axis=0\n",
+     Y(3, 1, 2, 3)},
+    {"opset 16\n" X3
+     "s = SplitToSequence(x) keepdims=0\ny = ConcatFromSequence(s) axis=0 new_axis=1\n",
+     Y(1, 2, 3)},
+    {"opset 17\n" X3 "s = SequenceConstruct(x, x)\n"
+     "graph body {\ninput a float 3\ninput b float 3\nc = Mul(a, b)\noutput c\n}\n"
+     "t = SequenceMap(s, x) body=@body\ny = ConcatFromSequence(t) axis=0\n",
+     Y(1, 4, 9, 1, 4, 9)},
+    /* optionals */
+    {"opset 18\n" X3 "o = Optional(x)\nh = OptionalHasElement(o)\n"
+     "graph then {\ng = OptionalGetElement(o)\noutput g\n}\n"
+     "graph else {\nz = Neg(x)\noutput z\n}\n"
+     "y = If(h) then_branch=@then else_branch=@else\n",
+     Y(1, 2, 3)},
 };
 
 static int lower_row(const struct row *row, struct mgpu_onnx_file **file,

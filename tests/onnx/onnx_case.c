@@ -26,6 +26,9 @@ struct tensors {
     int count;
     const char *name[MOST];
     struct mgpu_array array[MOST];
+    int lists; /* sequences and empty optionals */
+    const char *list_name[MOST];
+    struct mgpu_lower_list list[MOST];
 };
 
 struct set { /* one test_data_set */
@@ -49,6 +52,36 @@ static const struct mgpu_onnx_value *declared(const struct mgpu_onnx_value *valu
     return NULL;
 }
 
+static void add_tensor(struct tensors *out, const char *name, const struct mgpu_array *array)
+{
+    out->name[out->count] = name;
+    out->array[out->count++] = *array;
+}
+
+/* A sequence or optional: an input as it is, an output item by item, as mgpu_lower gives it. */
+static int read_list(const struct set *s, const char *path, bool input, const char *name,
+                     bool optional, struct tensors *out)
+{
+    struct mgpu_lower_list list;
+    bool tensor;
+    int rc = mgpu_onnx_list_file(&list, path, optional, &tensor);
+    if (rc >= 0 && out->count + list.count > MOST)
+        rc = mgpu_fail(MGPU_EUNSUPPORTED, "'%s' has too many items", name);
+    bool items = rc >= 0 && (!input || (tensor && list.count));
+    for (int i = 0; i < list.count && items; i++)
+        add_tensor(out, tensor ? name : mgpu_arena_format(s->model->arena, "%s#%d", name, i),
+                   &list.item[i]);
+    if (rc >= 0 && !items && input) {
+        out->list_name[out->lists] = name;
+        out->list[out->lists++] = list;
+        return 0;
+    }
+    for (int i = 0; i < list.count && rc < 0; i++)
+        mgpu_array_free((struct mgpu_array *)&list.item[i]);
+    free((void *)list.item);
+    return rc;
+}
+
 /* The files KIND_K.pb of the values of the file's list; a value without a file is left out. */
 static int read_tensors(const struct set *s, const char *kind, size_t values,
                         Onnx__ValueInfoProto *const *value, struct tensors *out)
@@ -65,8 +98,12 @@ static int read_tensors(const struct set *s, const char *kind, size_t values,
         if (!v)
             return mgpu_fail(MGPU_EUNSUPPORTED, "'%s' has a file but is stored in the model",
                              value[k]->name);
-        if (v->type == MGPU_UNDEFINED)
-            return mgpu_fail(MGPU_EUNSUPPORTED, "%s '%s' is not a tensor", kind, v->name);
+        if (v->type == MGPU_UNDEFINED) {
+            bool optional = value[k]->type &&
+                            value[k]->type->value_case == ONNX__TYPE_PROTO__VALUE_OPTIONAL_TYPE;
+            MGPU_TRY(read_list(s, path, *kind == 'i', v->name, optional, out));
+            continue;
+        }
         out->name[out->count] = v->name;
         MGPU_TRY(mgpu_onnx_tensor_file(&out->array[out->count++], path, v->type));
     }
@@ -77,6 +114,11 @@ static void free_tensors(struct tensors *t)
 {
     for (int i = 0; i < t->count; i++)
         mgpu_array_free(&t->array[i]);
+    for (int i = 0; i < t->lists; i++) {
+        for (int k = 0; k < t->list[i].count; k++)
+            mgpu_array_free((struct mgpu_array *)&t->list[i].item[k]);
+        free((void *)t->list[i].item);
+    }
 }
 
 /* ---- Compiling ------------------------------------------------------------------------------- */
@@ -88,10 +130,17 @@ static bool is_known(const struct mgpu_array *array, enum known known)
     return known == KNOWN_ALL || (known == KNOWN_INTEGERS && !mgpu_is_float(array->type));
 }
 
+/* Declared as no tensor: it has to be known. */
+static bool is_optional(const struct set *s, int i)
+{
+    const struct mgpu_onnx_body *graph = &s->model->graph;
+    return declared(graph->input, graph->inputs, s->in.name[i])->type == MGPU_UNDEFINED;
+}
+
 static int lower(struct set *s, enum known known, struct mgpu_graph **g)
 {
     static const struct mgpu_dropout_rule off = {0}; /* masks cannot be compared */
-    struct mgpu_lower_input input[MOST];
+    struct mgpu_lower_input input[2 * MOST];
     struct mgpu_lower_options options = {
         .float_type = MGPU_FLOAT,
         .training = true, /* as the file says; there are no weights */
@@ -100,7 +149,7 @@ static int lower(struct set *s, enum known known, struct mgpu_graph **g)
         .dropout = &off,
         .dropouts = 1,
         .input = input,
-        .inputs = s->in.count,
+        .inputs = s->in.count + s->in.lists,
     };
     for (int i = 0; i < s->in.count; i++) {
         const struct mgpu_array *array = &s->in.array[i];
@@ -108,10 +157,13 @@ static int lower(struct set *s, enum known known, struct mgpu_graph **g)
             .name = s->in.name[i],
             .batch_axis = -1,
             .rank = array->rank,
-            .contents = is_known(array, known) ? array : NULL,
+            .contents = is_known(array, known) || is_optional(s, i) ? array : NULL,
         };
         memcpy(input[i].dims, array->dims, sizeof input[i].dims);
     }
+    for (int i = 0; i < s->in.lists; i++)
+        input[s->in.count + i] =
+            (struct mgpu_lower_input){.name = s->in.list_name[i], .list = &s->in.list[i]};
     return mgpu_lower(g, s->model, NULL, &options);
 }
 

@@ -99,7 +99,7 @@ static void test_dropout_rules(void)
 {
     struct mgpu_options o = plain();
     o.dropout = tiny_list("z=0.5", NULL);
-    refused(dropping, &o, "--dropout z=0.5: there is no Dropout node 'z'");
+    refused(dropping, &o, "--dropout z=0.5: there is no node 'z'");
     o.dropout = tiny_list("d=0.5", NULL);
     CHECK(train(dropping, &o).rc >= 0);
     o.dropout = tiny_list("0.5", NULL);

@@ -61,6 +61,9 @@ struct mgpu_weights {
     const struct mgpu_use **use;           /* seen through Identities */
     const struct mgpu_weight_place *place; /* mgpu_weights_of_use's */
     int places;
+    /* By weight: contents that take the place of the file's, in holder[0]'s type and layout; of
+     * type MGPU_UNDEFINED where there are none. NULL: there are none at all. */
+    struct mgpu_array *given;
     int notes; /* lines for the user: what was split, tied, left frozen and why */
     const char **line;
 };
@@ -80,6 +83,12 @@ struct mgpu_weights_options {
 int mgpu_weights_identify(struct mgpu_weights **out, struct mgpu_onnx_model *model,
                           const struct mgpu_weights_options *options);
 void mgpu_weights_free(struct mgpu_weights *weights);
+
+bool mgpu_weights_given(const struct mgpu_weights *weights, int weight);
+
+/* The contents of a weight: given, or the file's. */
+const struct mgpu_array *mgpu_weight_contents(const struct mgpu_weights *weights,
+                                              const struct mgpu_onnx_model *model, int weight);
 
 /* The weight that this use is, and its holder (may be NULL); -1 when the use is a plain constant.
  * An input that names the output of an Identity of an initializer is a use too (TorchScript keeps

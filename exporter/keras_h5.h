@@ -4,9 +4,10 @@
  *     /LAYER        attribute weight_names
  *     /LAYER/NAME   the array
  *
- * A layer is what stands before the last '.' or '/' of a name ("conv1.weight" and "conv1/kernel:0"
- * are of the layer conv1), the name itself where there is none. Order is in the attributes, which
- * are cut into layer_names0, layer_names1, ... past 64512 bytes. A name that HDF5 cannot keep
+ * Where none is given, a layer is what stands before the last '.' or '/' of a name ("conv1.weight"
+ * and "conv1/kernel:0" are of the layer conv1), the name itself where there is none. Order is in
+ * the attributes, which are cut into layer_names0, layer_names1, ... past 64512 bytes. A name that
+ * HDF5 cannot keep
  * ("a//b", ".", one that is also a group) is stored under a changed one, with the true name in the
  * data set's attribute `name`. bfloat16 is Keras's opaque type with an attribute dtype.
  */
@@ -24,10 +25,5 @@ int mgpu_keras_h5_write(const char *path, const struct mgpu_named_array *arrays,
  * it takes. */
 int mgpu_keras_h5_put(struct mgpu_h5_out *out, const struct mgpu_named_array *arrays, int count);
 uint64_t mgpu_keras_h5_bytes(const struct mgpu_named_array *arrays, int count);
-
-/* All arrays of such a file, in its order, under their true names; free with
- * mgpu_keras_h5_free. */
-int mgpu_keras_h5_read(struct mgpu_named_array **out, int *count, const char *path);
-void mgpu_keras_h5_free(struct mgpu_named_array *arrays, int count);
 
 #endif

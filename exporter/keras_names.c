@@ -115,7 +115,8 @@ int mgpu_keras_places(struct mgpu_keras_place **out, struct mgpu_arena *arena,
     struct mgpu_keras_place *places = MGPU_NEW_ARRAY(arena, struct mgpu_keras_place, count);
     for (int i = 0; i < count; i++) {
         const char *weight = safe_path(arena, arrays[i].name);
-        places[i].layer = layer_of(arena, weight);
+        places[i].layer =
+            arrays[i].layer ? safe_path(arena, arrays[i].layer) : layer_of(arena, weight);
         place(&places[i], arena, weight);
     }
     separate(places, arena, count);

@@ -1,4 +1,4 @@
-/* An array with a name: what weights files hold. */
+/* An array with a name: what weights files hold, in their order. */
 #ifndef MGPU_EXPORTER_NAMED_ARRAY_H
 #define MGPU_EXPORTER_NAMED_ARRAY_H
 
@@ -6,6 +6,7 @@
 
 struct mgpu_named_array {
     char *name;
+    const char *layer; /* that it belongs to; NULL: by its name */
     struct mgpu_array array;
 };
 

@@ -42,13 +42,10 @@ static void release(struct mgpu_predictions *p)
     free(p);
 }
 
-int mgpu_predictions_open(struct mgpu_predictions **out, const char *path,
-                          const struct mgpu_prediction_output *outputs, int count)
+static int open_kind(struct mgpu_predictions **out, const struct mgpu_predictions_kind *kind,
+                     const char *path, const struct mgpu_prediction_output *outputs, int count)
 {
     *out = NULL;
-    const struct mgpu_predictions_kind *kind = kind_of(path);
-    if (!kind)
-        return mgpu_fail(MGPU_EUSAGE, "%s: predictions go to a file ending in .npz or .h5", path);
     MGPU_TRY(mgpu_prefix(check_outputs(outputs, count), "%s", path));
     struct mgpu_predictions *p = mgpu_xcalloc(1, sizeof *p);
     p->kind = kind;
@@ -63,6 +60,22 @@ int mgpu_predictions_open(struct mgpu_predictions **out, const char *path,
     else
         *out = p;
     return rc;
+}
+
+int mgpu_predictions_open(struct mgpu_predictions **out, const char *path,
+                          const struct mgpu_prediction_output *outputs, int count)
+{
+    const struct mgpu_predictions_kind *kind = kind_of(path);
+    *out = NULL;
+    if (!kind)
+        return mgpu_fail(MGPU_EUSAGE, "%s: predictions go to a file ending in .npz or .h5", path);
+    return open_kind(out, kind, path, outputs, count);
+}
+
+int mgpu_predictions_open_npz(struct mgpu_predictions **out, const char *path,
+                              const struct mgpu_prediction_output *outputs, int count)
+{
+    return open_kind(out, &mgpu_predictions_npz, path, outputs, count);
 }
 
 int mgpu_predictions_write(struct mgpu_predictions *p, int output, int64_t first, int64_t count,

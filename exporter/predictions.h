@@ -30,6 +30,10 @@ struct mgpu_predictions;
 int mgpu_predictions_open(struct mgpu_predictions **out, const char *path,
                           const struct mgpu_prediction_output *outputs, int count);
 
+/* The same for npz, whatever the file is called. */
+int mgpu_predictions_open_npz(struct mgpu_predictions **out, const char *path,
+                              const struct mgpu_prediction_output *outputs, int count);
+
 /* `count` samples, the first being number `first`: the output's shape with `count` on its axis.
  * Several threads may write at once. */
 int mgpu_predictions_write(struct mgpu_predictions *predictions, int output, int64_t first,

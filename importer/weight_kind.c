@@ -389,11 +389,22 @@ static void found_operand(struct walk *w, const struct mgpu_onnx_node *node, int
         found(w, MGPU_ROLE_TRAINED, NULL);
 }
 
+/* Whether TensorFlow made it for this very layer: "net/bn/Const:0" of net/bn, not another layer's
+ * parameter that was merged with it. */
+static bool is_layers_constant(const struct walk *w, const struct mgpu_onnx_node *node)
+{
+    const char *name = w->in->model->initializer[w->initializer].name;
+    size_t n = strlen(node->layer);
+    return w->in->tensorflow && n && !strncmp(name, node->layer, n) &&
+           !strncmp(name + n, "/Const", strlen("/Const"));
+}
+
 /* Ones and zeros under no parameter's name: a normalisation without scale and shift. */
-static void found_norm(struct walk *w, int input)
+static void found_norm(struct walk *w, const struct mgpu_onnx_node *node, int input)
 {
     const struct mgpu_facts *f = &w->in->facts[w->initializer];
-    if (w->in->pytorch && f->equal && !f->named && f->value == (input == 1))
+    bool unnamed = (w->in->pytorch && !f->named) || is_layers_constant(w, node);
+    if (unnamed && f->equal && f->value == (input == 1))
         found(w, MGPU_ROLE_CONSTANT, "the normalisation has no scale and shift of its own");
     else
         found(w, MGPU_ROLE_TRAINED, NULL);
@@ -433,7 +444,7 @@ static void found_at(struct walk *w, const struct mgpu_onnx_node *node, int inpu
     } else if (kind == 's')
         found_state(w);
     else if (kind == 'n')
-        found_norm(w, input);
+        found_norm(w, node, input);
     else if (kind == 'w')
         found_operand(w, node, input);
     else

@@ -385,6 +385,21 @@ void mgpu_weights_free(struct mgpu_weights *weights)
 {
     if (!weights)
         return;
+    for (int i = 0; weights->given && i < weights->count; i++)
+        mgpu_array_free(&weights->given[i]);
     free(weights->line);
     mgpu_arena_free(weights->arena);
+}
+
+bool mgpu_weights_given(const struct mgpu_weights *weights, int weight)
+{
+    return weights->given && weights->given[weight].type != MGPU_UNDEFINED;
+}
+
+const struct mgpu_array *mgpu_weight_contents(const struct mgpu_weights *weights,
+                                              const struct mgpu_onnx_model *model, int weight)
+{
+    if (mgpu_weights_given(weights, weight))
+        return &weights->given[weight];
+    return &model->initializer[weights->weight[weight].holder[0].initializer].array;
 }

@@ -63,6 +63,9 @@ struct mgpu_weights {
     int places;
     int bares; /* nodes of layers without a bias, by index */
     int *bare;
+    /* By weight: contents that take the place of the file's, in holder[0]'s type and layout; of
+     * type MGPU_UNDEFINED where there are none. NULL: there are none at all. */
+    struct mgpu_array *given;
     int notes; /* lines for the user: what was split, tied, left frozen and why */
     const char **line;
 };
@@ -85,6 +88,12 @@ void mgpu_weights_free(struct mgpu_weights *weights);
 
 /* The name of a layer's node, or its first output where it has none. */
 const char *mgpu_onnx_layer_name(const struct mgpu_onnx_node *node);
+
+bool mgpu_weights_given(const struct mgpu_weights *weights, int weight);
+
+/* The contents of a weight: given, or the file's. */
+const struct mgpu_array *mgpu_weight_contents(const struct mgpu_weights *weights,
+                                              const struct mgpu_onnx_model *model, int weight);
 
 /* The weight that this use is, and its holder (may be NULL); -1 when the use is a plain constant.
  * An input that names the output of an Identity of an initializer is a use too (TorchScript keeps

@@ -43,6 +43,9 @@ struct mgpu_options {
     const char *const *reinit; /* PATTERN[=he|glorot|normal|zeros] */
     const char *add_bias;      /* zero biases for layers of this pattern; "": all without one */
     const char *const *freeze, *const *train, *const *tie, *const *untie;
+    const char *init; /* a file of weights of any kind */
+    const char *like; /* a Keras file whose structure saved Keras files get */
+    bool by_order;    /* where names leave it open, layers go by order: init, and Keras 3 files */
     const char *batch_norm, *bn_variance;
     const char *const *bn_momentum, *const *dropout;
     /* loss and optimizer */
@@ -136,7 +139,8 @@ int mgpu_predict(struct mgpu_trainer *trainer, const char *path);
  * weight. Lines for a person go to `to`; the largest relative difference to *worst. */
 int mgpu_check_gradients(struct mgpu_trainer *trainer, int64_t elements, FILE *to, double *worst);
 
-/* Writes the weights: .onnx, .h5. The file is the old one or the new one, never half. */
+/* Writes the weights: .onnx, .h5 and .weights.h5 (Keras), .safetensors, .npz. The file is the old
+ * one or the new one, never half. */
 int mgpu_save(struct mgpu_trainer *trainer, const char *path);
 
 /* Writes everything from which options->resume goes on, as one HDF5 file: weights, optimizer state,
@@ -146,6 +150,9 @@ int mgpu_save_checkpoint(struct mgpu_trainer *trainer, const char *path);
 /* For a run that stops within an epoch: sees to it that there is a full checkpoint of this step,
  * when options->checkpoint says where they go. *path: its name, or NULL. */
 int mgpu_stop_checkpoint(struct mgpu_trainer *trainer, const char **path);
+
+/* Whether that will work, as far as can be known before. */
+int mgpu_check_save(struct mgpu_trainer *trainer, const char *path);
 
 /* Whether a file could be written there, without touching what is there now. */
 int mgpu_check_target(const char *path);
@@ -182,6 +189,33 @@ int mgpu_trainer_describe(struct mgpu_trainer *trainer, FILE *to);
 
 /* What each initializer is (--report); `json`: one JSON object on one line. */
 int mgpu_report(const char *model, const struct mgpu_options *options, bool json, FILE *to);
+
+/* ---- Files of weights (mgpu-convert) ----------------------------------------------------------
+ */
+
+/* How weights find their place in a model, and what is allowed to be missing. */
+struct mgpu_convert_options {
+    const char *model; /* ONNX: the graph, where a file holds only weights */
+    const char *to;    /* onnx, keras-h5, keras3, safetensors, npz; NULL: by the name */
+    const char *map;   /* a file of rules "theirs -> ours" */
+    const char *names; /* "onnx" or "source" (the framework's, default) */
+    const char *like;  /* a Keras file of the same model, whose structure is followed */
+    bool by_order, partial, skip_mismatch, allow_nonfinite, optimizer_state, verify;
+    bool keep_wrapper; /* names as they are */
+};
+
+/* Reads weights of any kind and writes them as another. The result goes to `to` as "N of N tensors,
+ * ...", or as one JSON object. Anything less than all is an error unless it is allowed. */
+int mgpu_weights_convert(const char *in, const char *out,
+                         const struct mgpu_convert_options *options, bool json, FILE *to);
+
+/* What a file of weights holds, a line a tensor or as JSON. */
+int mgpu_weights_list(const char *path, bool json, FILE *to);
+
+/* Two files of weights side by side, in the names and layouts of the model, where there is one.
+ * *differ: tensors that are not the same. */
+int mgpu_weights_compare(const char *a, const char *b, const struct mgpu_convert_options *options,
+                         bool json, FILE *to, int *differ);
 
 /* ---- Planning (mgpu-partition) --------------------------------------------------------------- */
 

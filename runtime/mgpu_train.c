@@ -267,7 +267,11 @@ static int job(const struct mgpu_train_command *c, struct mgpu_train_result *res
         MGPU_TRY(mgpu_check_target(c->profile));
     MGPU_TRY(mgpu_trainer_new(&t, c->model, &c->options));
     mgpu_trainer_facts(t, &facts);
-    int rc = c->dry_run           ? mgpu_trainer_describe(t, stdout)
+    int rc = 0;
+    for (int i = 0; rc == 0 && c->save && c->save[i]; i++)
+        rc = mgpu_check_save(t, c->save[i]);
+    if (rc == 0)
+        rc = c->dry_run           ? mgpu_trainer_describe(t, stdout)
              : c->evaluate        ? evaluate(t, c, result)
              : c->predict         ? predict(t, c, result)
              : c->check_gradients ? check_gradients(t, c, result)

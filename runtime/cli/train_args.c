@@ -66,6 +66,10 @@ const struct mgpu_arg mgpu_train_table[] = {
     INT("batch", batch, 1, 1e9, "N", "samples of one update, over all ranks (default 32)"),
     INT("accumulate", accumulate, 1, 1e9, "M", "compute a batch in M pieces"),
     LIST("dim", dim, "NAME=VALUE", "size of a symbolic axis"),
+    TEXT("init", init, "FILE",
+         "weights from a file of any kind: Keras .h5, .weights.h5, .keras, safetensors, npz, ONNX"),
+    FLAG("by-order", by_order,
+         "what names leave open goes by the order of layers (--init, --save)"),
     LIST("reinit", reinit, "PATTERN[=KIND]",
          "start from random numbers: he (default), glorot, normal, zeros"),
     {.name = "add-bias",
@@ -132,7 +136,9 @@ const struct mgpu_arg mgpu_train_table[] = {
      .kind = MGPU_ARG_LIST,
      .offset = FIELD(save),
      .value = "FILE",
-     .help = "write the trained model (.onnx) or its weights (.h5); repeat"},
+     .help = "write the model (.onnx) or its weights (.h5, .weights.h5, .safetensors); repeat"},
+    TEXT("like", like, "FILE",
+         "saved Keras files get the structure of this one, of the same model"),
     FLAG("skip-nonfinite", skip_nonfinite,
          "a step whose loss or gradient is not finite changes nothing, and does not stop the run"),
     FLAG("as-exported", as_exported, "keep training-form nodes in the saved model"),
@@ -209,16 +215,17 @@ static bool has_extension(const char *path, const char *const *extensions)
 
 static int check(struct mgpu_train_command *c)
 {
-    static const char *const saves[] = {".onnx", ".h5", NULL};
+    static const char *const saves[] = {".onnx", ".h5", ".hdf5", ".safetensors", ".npz", NULL};
     static const char *const predictions[] = {".npz", ".h5", ".hdf5", NULL};
     int modes = c->evaluate + (c->predict != NULL) + (c->check_gradients > 0) + c->report;
     if (modes > 1)
         return mgpu_fail(MGPU_EUSAGE, "--evaluate, --predict, --check-gradients and --report "
                                       "exclude each other");
     for (int i = 0; c->save && c->save[i]; i++)
-        if (!has_extension(c->save[i], saves) ||
-            has_extension(c->save[i], (const char *const[]){".weights.h5", NULL}))
-            return mgpu_fail(MGPU_EUSAGE, "--save %s: the name must end in .onnx or .h5",
+        if (!has_extension(c->save[i], saves))
+            return mgpu_fail(MGPU_EUSAGE,
+                             "--save %s: the name must end in .onnx, .h5, .weights.h5, "
+                             ".safetensors or .npz",
                              c->save[i]);
     if (c->save && modes)
         return mgpu_fail(MGPU_EUSAGE, "--save: nothing is trained, so nothing is saved");

@@ -62,6 +62,18 @@ int mgpu_h5_open_file(hid_t *out, const char *path)
     return rc;
 }
 
+int mgpu_h5_open_memory(hid_t *out, const void *bytes, size_t size)
+{
+    enum { GROW = 64 << 10 };
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    H5Pset_fapl_core(access, GROW, 0);
+    H5Pset_file_image(access, (void *)(uintptr_t)bytes, size);
+    *out = H5Fopen("in memory", H5F_ACC_RDONLY, access);
+    int rc = *out < 0 ? mgpu_h5_fail(MGPU_EINVALID, "not a readable HDF5 file") : 0;
+    H5Pclose(access);
+    return rc;
+}
+
 uint64_t mgpu_h5_file_size(hid_t object)
 {
     hsize_t size = 0;

@@ -22,6 +22,9 @@ int mgpu_h5_fail(int code, const char *format, ...) __attribute__((format(printf
 /* Opens a file to read, without locking it. */
 int mgpu_h5_open_file(hid_t *out, const char *path);
 
+/* The same for a file that is in memory; the bytes are copied. */
+int mgpu_h5_open_memory(hid_t *out, const void *bytes, size_t size);
+
 /* Bytes of the file that holds an object. */
 uint64_t mgpu_h5_file_size(hid_t object);
 

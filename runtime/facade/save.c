@@ -1,11 +1,9 @@
 /* Trained weights into files. */
 #include "exporter/atomic_file.h"
-#include "exporter/keras_h5.h"
-#include "exporter/onnx_write.h"
+#include "exporter/model_write.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* Whether training may have changed the weight: trained, or a statistic that a program moves. */
@@ -13,6 +11,8 @@ static bool changes(const struct mgpu_trainer *t, int weight)
 {
     const struct mgpu_weight *w = &t->weights->weight[weight];
     int rank;
+    if (mgpu_weights_given(t->weights, weight))
+        return true;
     if (w->role != MGPU_ROLE_STATISTIC)
         return w->role == MGPU_ROLE_TRAINED && mgpu_find_stored(t, w->name, &rank);
     for (int i = 0; i < t->compiled_count; i++)
@@ -23,107 +23,6 @@ static bool changes(const struct mgpu_trainer *t, int weight)
                     return true;
         }
     return false;
-}
-
-struct outgoing {
-    int patches, additions, rewires, arrays;
-    struct mgpu_onnx_patch *patch;
-    struct mgpu_onnx_addition *addition;
-    struct mgpu_onnx_rewire *rewire;
-    struct mgpu_array *array;
-};
-
-static int holders(const struct mgpu_trainer *t, int *uses)
-{
-    int n = 0;
-    *uses = 0;
-    for (int i = 0; i < t->weights->count; i++)
-        for (int h = 0; h < t->weights->weight[i].holders; h++, n++)
-            *uses += t->weights->weight[i].holder[h].uses;
-    return n;
-}
-
-static int add_holder(struct mgpu_trainer *t, struct outgoing *out, int weight, int holder)
-{
-    const struct mgpu_weight *w = &t->weights->weight[weight];
-    const struct mgpu_holder *h = &w->holder[holder];
-    const struct mgpu_onnx_initializer *init = &t->model->initializer[h->initializer];
-    struct mgpu_array *array = &out->array[out->arrays++];
-    MGPU_TRY(mgpu_holder_array(array, t, weight, holder));
-    const char *key = init->proto ? mgpu_onnx_key(t->file, init->proto) : init->name;
-    if (!h->added) {
-        out->patch[out->patches++] = (struct mgpu_onnx_patch){.tensor = key, .array = array};
-        return 0;
-    }
-    out->addition[out->additions++] =
-        (struct mgpu_onnx_addition){.name = w->name, .like = key, .array = array};
-    for (int u = 0; u < h->uses; u++) {
-        const struct mgpu_onnx_node *node = t->model->all[h->use[u].node];
-        out->rewire[out->rewires++] = (struct mgpu_onnx_rewire){
-            .node = mgpu_onnx_key(t->file, node->proto), .input = h->use[u].input, .name = w->name};
-    }
-    return 0;
-}
-
-static int collect(struct mgpu_trainer *t, struct outgoing *out)
-{
-    for (int i = 0; i < t->weights->count; i++) {
-        const struct mgpu_weight *w = &t->weights->weight[i];
-        for (int h = 0; h < w->holders; h++)
-            if (changes(t, i) || w->holder[h].added)
-                MGPU_TRY(add_holder(t, out, i, h));
-    }
-    return 0;
-}
-
-static int save_onnx(struct mgpu_trainer *t, const char *path)
-{
-    int uses, n = holders(t, &uses);
-    struct outgoing out = {.patch = mgpu_xcalloc((size_t)n, sizeof *out.patch),
-                           .addition = mgpu_xcalloc((size_t)n, sizeof *out.addition),
-                           .rewire = mgpu_xcalloc((size_t)uses, sizeof *out.rewire),
-                           .array = mgpu_xcalloc((size_t)n, sizeof *out.array)};
-    int rc = collect(t, &out);
-    struct mgpu_onnx_write_options o = {.as_exported = t->options.as_exported,
-                                        .additions = out.addition,
-                                        .addition_count = out.additions,
-                                        .rewires = out.rewire,
-                                        .rewire_count = out.rewires};
-    if (rc == 0)
-        rc = mgpu_onnx_write(t->file, path, out.patch, out.patches, &o);
-    for (int i = 0; i < out.arrays; i++)
-        mgpu_array_free(&out.array[i]);
-    free(out.patch);
-    free(out.addition);
-    free(out.rewire);
-    free(out.array);
-    return rc;
-}
-
-static int save_h5(struct mgpu_trainer *t, const char *path)
-{
-    int uses, n = holders(t, &uses), count = 0, rc = 0;
-    struct mgpu_named_array *arrays = mgpu_xcalloc((size_t)n, sizeof *arrays);
-    for (int i = 0; i < t->weights->count; i++) {
-        const struct mgpu_weight *w = &t->weights->weight[i];
-        for (int h = 0; h < w->holders && rc == 0; h++) {
-            const char *own = t->model->initializer[w->holder[h].initializer].name;
-            arrays[count].name = (char *)(w->holder[h].added ? w->name : own);
-            rc = mgpu_holder_array(&arrays[count++].array, t, i, h);
-        }
-    }
-    if (rc == 0)
-        rc = mgpu_keras_h5_write(path, arrays, count);
-    for (int i = 0; i < count; i++)
-        mgpu_array_free(&arrays[i].array);
-    free(arrays);
-    return rc;
-}
-
-static bool ends_with(const char *path, const char *end)
-{
-    size_t n = strlen(path), m = strlen(end);
-    return n >= m && !strcmp(path + n - m, end);
 }
 
 int mgpu_check_target(const char *path)
@@ -155,21 +54,55 @@ int mgpu_check_finite(const struct mgpu_trainer *t)
     return 0;
 }
 
-static bool is_onnx(const char *path)
-{
-    return ends_with(path, ".onnx");
-}
-
 int mgpu_check_save_name(const char *path)
 {
-    if (is_onnx(path) || (ends_with(path, ".h5") && !ends_with(path, ".weights.h5")))
-        return 0;
-    return mgpu_fail(MGPU_EUSAGE, "%s: the name must end in .onnx or .h5", path);
+    enum mgpu_target target;
+    return mgpu_target_of(&target, path, NULL);
+}
+
+static int contents(void *context, int weight, int holder, struct mgpu_array *out)
+{
+    return mgpu_holder_array(out, context, weight, holder);
+}
+
+static bool changed(void *context, int weight)
+{
+    return changes(context, weight);
+}
+
+static struct mgpu_model_source source_of(struct mgpu_trainer *t)
+{
+    return (struct mgpu_model_source){.model = t->model,
+                                      .weights = t->weights,
+                                      .contents = contents,
+                                      .changed = changed,
+                                      .context = t};
+}
+
+static struct mgpu_model_write_options write_options(const struct mgpu_trainer *t)
+{
+    return (struct mgpu_model_write_options){.as_exported = t->options.as_exported,
+                                             .by_order = t->options.by_order,
+                                             .like = t->options.like};
+}
+
+int mgpu_check_save(struct mgpu_trainer *t, const char *path)
+{
+    enum mgpu_target target;
+    const struct mgpu_model_source source = source_of(t);
+    const struct mgpu_model_write_options options = write_options(t);
+    MGPU_TRY(mgpu_prefix(mgpu_target_of(&target, path, NULL), "--save"));
+    MGPU_TRY(mgpu_check_target(path));
+    return mgpu_model_write_check(&source, path, target, &options);
 }
 
 int mgpu_save(struct mgpu_trainer *t, const char *path)
 {
-    MGPU_TRY(mgpu_check_save_name(path));
+    enum mgpu_target target;
+    int count;
+    const struct mgpu_model_source source = source_of(t);
+    const struct mgpu_model_write_options options = write_options(t);
+    MGPU_TRY(mgpu_prefix(mgpu_target_of(&target, path, NULL), "--save"));
     MGPU_TRY(mgpu_prefix(mgpu_check_finite(t), "%s", path));
-    return is_onnx(path) ? save_onnx(t, path) : save_h5(t, path);
+    return mgpu_model_write(&source, path, target, &options, &count);
 }

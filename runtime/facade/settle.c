@@ -2,6 +2,7 @@
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
+#include "runtime/facade/weights_file.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -155,6 +156,18 @@ static int settle_ties(struct mgpu_trainer *t, const char *const (**out)[2], int
     return 0;
 }
 
+/* --init: weights of a file take the place of the model's. */
+static int settle_init(struct mgpu_trainer *t)
+{
+    const struct mgpu_options *o = &t->options;
+    const struct mgpu_match_options match = {.by_order = o->by_order};
+    struct mgpu_weights_result r;
+    MGPU_TRY(mgpu_weights_from_file(&t->weights, t->model, o->init, true, &match, &r));
+    mgpu_note("%s: %d of %d tensors%s%s", o->init, r.matched, r.total, *r.unwrapped ? ", " : "",
+              r.unwrapped);
+    return 0;
+}
+
 int mgpu_settle_model(struct mgpu_trainer *t)
 {
     const struct mgpu_options *o = &t->options;
@@ -176,6 +189,8 @@ int mgpu_settle_model(struct mgpu_trainer *t)
     MGPU_TRY(mgpu_prefix(mgpu_weights_identify(&t->weights, t->model, &w), "%s", t->path));
     for (int i = 0; i < t->weights->notes; i++)
         mgpu_note("%s", t->weights->line[i]);
+    if (o->init)
+        MGPU_TRY(settle_init(t));
     return mgpu_reinit_check(t);
 }
 

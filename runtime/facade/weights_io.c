@@ -1,4 +1,6 @@
 /* Contents of the stored weights: in from the file, out as plain arrays. */
+#include "exporter/layouts.h"
+#include "exporter/model_write.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
 
@@ -40,7 +42,8 @@ static int fill_entry(struct mgpu_trainer *t, int rank, const struct mgpu_stored
     const struct mgpu_weight *w = weight_called(t, e->name);
     if (!w)
         return mgpu_fail(MGPU_EINTERNAL, "'%s' is stored and is no weight", e->name);
-    const struct mgpu_array *a = &t->model->initializer[w->holder[0].initializer].array;
+    const struct mgpu_array *a =
+        mgpu_weight_contents(t->weights, t->model, (int)(w - t->weights->weight));
     int64_t n = mgpu_array_count(a);
     if (n * (int64_t)mgpu_dtype_size(e->type) != e->bytes)
         return mgpu_fail(MGPU_EINTERNAL, "'%s' is stored with another size", e->name);
@@ -68,28 +71,20 @@ const struct mgpu_stored *mgpu_find_stored(const struct mgpu_trainer *t, const c
     return NULL;
 }
 
-static void transpose(void *to, const void *from, enum mgpu_dtype type, int64_t rows, int64_t cols)
-{
-    size_t size = mgpu_dtype_size(type);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t k = 0; k < cols; k++)
-            memcpy((char *)to + (size_t)(k * rows + i) * size,
-                   (const char *)from + (size_t)(i * cols + k) * size, size);
-}
-
 int mgpu_holder_array(struct mgpu_array *out, const struct mgpu_trainer *t, int weight, int holder)
 {
     const struct mgpu_weight *w = &t->weights->weight[weight];
     const struct mgpu_holder *h = &w->holder[holder];
     const struct mgpu_array *a = &t->model->initializer[h->initializer].array;
+    struct mgpu_model_source own = {.model = t->model, .weights = t->weights};
     int rank;
     const struct mgpu_stored *e = mgpu_find_stored(t, w->name, &rank);
-    enum mgpu_dtype type = e ? e->type : a->type;
-    MGPU_TRY(mgpu_array_init(out, type, a->rank, a->dims, w->name));
     if (!e)
-        memcpy(out->data, a->data, (size_t)mgpu_array_count(a) * mgpu_dtype_size(type));
-    else if (h->copy == MGPU_COPY_TRANSPOSED)
-        transpose(out->data, stored_at(t, rank, e), type, e->dims[0], e->dims[1]);
+        return mgpu_model_own_contents(&own, weight, holder, out);
+    enum mgpu_dtype type = e->type;
+    MGPU_TRY(mgpu_array_init(out, type, a->rank, a->dims, w->name));
+    if (h->copy == MGPU_COPY_TRANSPOSED)
+        mgpu_weight_transpose(out->data, stored_at(t, rank, e), type, e->dims[0], e->dims[1]);
     else
         memcpy(out->data, stored_at(t, rank, e), (size_t)e->bytes);
     return 0;
@@ -149,7 +144,7 @@ static int find_place(struct place *out, const struct mgpu_trainer *t, const cha
     const struct mgpu_weight *w = find_holder(t, name, &h);
     if (!w)
         return mgpu_fail(MGPU_EINVALID, "%s: '%s' is no weight", t->path, name);
-    out->initial = &t->model->initializer[h->initializer].array;
+    out->initial = mgpu_weight_contents(t->weights, t->model, (int)(w - t->weights->weight));
     out->entry = mgpu_find_stored(t, w->name, &out->rank);
     if (mgpu_array_count(out->initial) != count)
         return mgpu_fail(MGPU_EINVALID, "%s: '%s' has %lld elements, not %lld", t->path, name,

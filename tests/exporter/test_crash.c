@@ -2,6 +2,7 @@
  * weights: a kill at hundreds of random moments, a full disk, a file that another process has
  * locked. */
 #include "exporter/run_state.h"
+#include "exporter/checkpoint.h"
 #include "exporter/keras_h5.h"
 #include "exporter/onnx_write.h"
 #include "tests/onnx_build.h"
@@ -90,11 +91,14 @@ static int checkpoint_generation(void)
 
 static int h5_generation(void)
 {
-    struct mgpu_named_array *a;
-    int count, n = 0;
-    if (mgpu_keras_h5_read(&a, &count, h5_path) == 0 && count == 1)
-        n = generation(a[0].array.data, mgpu_array_count(&a[0].array));
-    mgpu_keras_h5_free(a, count);
+    struct mgpu_checkpoint *c;
+    struct mgpu_array a = {0};
+    int n = 0;
+    if (mgpu_checkpoint_open(&c, h5_path, false) == 0 && c->count == 1 &&
+        mgpu_checkpoint_load(c, 0, &a) == 0)
+        n = generation(a.data, mgpu_array_count(&a));
+    mgpu_array_free(&a);
+    mgpu_checkpoint_close(c);
     return n;
 }
 

@@ -1,4 +1,5 @@
 /* Weights in Keras's legacy HDF5 layout: the layout itself, and names and values that come back. */
+#include "exporter/checkpoint.h"
 #include "exporter/keras_h5.h"
 #include "runtime/base/memory.h"
 #include "runtime/data/h5.h"
@@ -20,29 +21,42 @@ static void fill(struct mgpu_named_array *a, const char *name, enum mgpu_dtype t
         mgpu_set_double(a->array.data, type, i, first + (double)i);
 }
 
+static void free_arrays(struct mgpu_named_array *arrays, int count)
+{
+    for (int i = 0; i < count; i++) {
+        free(arrays[i].name);
+        mgpu_array_free(&arrays[i].array);
+    }
+    free(arrays);
+}
+
 /* Writes, reads back, compares names, types, shapes and bytes. Layers are kept together, so the
  * order may differ. */
 static void check_round_trip(const struct mgpu_named_array *arrays, int count)
 {
-    struct mgpu_named_array *back;
-    int back_count, found = 0;
+    struct mgpu_checkpoint *back;
+    int found = 0;
     CHECK_OK(mgpu_keras_h5_write(path, arrays, count));
-    CHECK_OK(mgpu_keras_h5_read(&back, &back_count, path));
-    CHECK(back_count == count);
-    for (int i = 0; i < count; i++)
-        for (int k = 0; k < back_count; k++) {
-            const struct mgpu_array *a = &arrays[i].array, *b = &back[k].array;
-            if (strcmp(arrays[i].name, back[k].name) != 0)
+    CHECK_OK(mgpu_checkpoint_open(&back, path, false));
+    CHECK(back->kind == MGPU_CHECKPOINT_KERAS_WEIGHTS && back->count == count);
+    for (int k = 0; k < back->count; k++) {
+        struct mgpu_array b;
+        CHECK_OK(mgpu_checkpoint_load(back, k, &b));
+        for (int i = 0; i < count; i++) {
+            const struct mgpu_array *a = &arrays[i].array;
+            if (strcmp(arrays[i].name, back->tensor[k].name) != 0)
                 continue;
             found++;
-            CHECK(a->type == b->type && a->rank == b->rank);
-            CHECK(memcmp(a->dims, b->dims, (size_t)a->rank * sizeof *a->dims) == 0);
-            CHECK_(memcmp(a->data, b->data,
+            CHECK(a->type == b.type && a->rank == b.rank);
+            CHECK(memcmp(a->dims, b.dims, (size_t)a->rank * sizeof *a->dims) == 0);
+            CHECK_(memcmp(a->data, b.data,
                           (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type)) == 0,
                    "values of %s", arrays[i].name);
         }
+        mgpu_array_free(&b);
+    }
     CHECK_(found == count, "%d of %d names came back", found, count);
-    mgpu_keras_h5_free(back, back_count);
+    mgpu_checkpoint_close(back);
 }
 
 static struct mgpu_named_array *many(const char *const *names, int count)
@@ -105,7 +119,7 @@ static void test_layout(void)
     H5Dclose(set);
     H5Fclose(file);
     mgpu_h5_unlock();
-    mgpu_keras_h5_free(arrays, 5);
+    free_arrays(arrays, 5);
 }
 
 /* reports.md row 30: names that HDF5 would merge or cannot keep. */
@@ -130,7 +144,7 @@ static void test_names(void)
     CHECK_FAILS(mgpu_keras_h5_write(path, arrays, count), "an array without a name");
     stat(path, &after);
     CHECK(before.st_ino == after.st_ino && before.st_size == after.st_size);
-    mgpu_keras_h5_free(arrays, count);
+    free_arrays(arrays, count);
 }
 
 /* reports.md row 30, second part: 80,000 bytes of layer names do not fit one attribute. */
@@ -155,7 +169,7 @@ static void test_deep(void)
     free_strings(strings, count);
     H5Fclose(file);
     mgpu_h5_unlock();
-    mgpu_keras_h5_free(arrays, LAYERS);
+    free_arrays(arrays, LAYERS);
 }
 
 static void test_types(void)
@@ -170,7 +184,7 @@ static void test_types(void)
     fill(&arrays[TYPES], "scalar", MGPU_INT64, 0, NULL, 41);
     fill(&arrays[TYPES + 1], "empty", MGPU_FLOAT, 2, (int64_t[]){0, 4}, 0);
     check_round_trip(arrays, TYPES + 2);
-    mgpu_keras_h5_free(arrays, TYPES + 2);
+    free_arrays(arrays, TYPES + 2);
 }
 
 /* A disk without room, here a limit on file sizes: an error that names the file, the old file as it
@@ -228,20 +242,19 @@ static void make_odd(const char *layer, const char *weight)
 /* reports.md row 35: names in the file cannot lead out of their group. */
 static void test_escapes(void)
 {
-    struct mgpu_named_array *arrays;
-    int count;
+    struct mgpu_checkpoint *c;
     make_odd("g", "w");
-    CHECK_OK(mgpu_keras_h5_read(&arrays, &count, path));
-    CHECK(count == 1 && strcmp(arrays[0].name, "w") == 0);
-    mgpu_keras_h5_free(arrays, count);
+    CHECK_OK(mgpu_checkpoint_open(&c, path, false));
+    CHECK(c->count == 1 && strcmp(c->tensor[0].name, "w") == 0);
+    mgpu_checkpoint_close(c);
     make_odd("g", "/secret");
-    CHECK_FAILS(mgpu_keras_h5_read(&arrays, &count, path), "'/secret' is not inside its group");
+    CHECK_FAILS(mgpu_checkpoint_open(&c, path, false), "'/secret' is not inside its group");
     make_odd("g", "../secret");
-    CHECK_FAILS(mgpu_keras_h5_read(&arrays, &count, path), "there is no '..'");
+    CHECK_FAILS(mgpu_checkpoint_open(&c, path, false), "'../secret' is not inside its group");
     make_odd("/g", "w");
-    CHECK_FAILS(mgpu_keras_h5_read(&arrays, &count, path), "'/g' is not inside its group");
-    CHECK_FAILS(mgpu_keras_h5_read(&arrays, &count, "tests/data/golden/one.h5"),
-                "not Keras's legacy layout");
+    CHECK_FAILS(mgpu_checkpoint_open(&c, path, false), "'/g' is not inside its group");
+    CHECK_FAILS(mgpu_checkpoint_open(&c, "tests/data/golden/one.h5", false),
+                "HDF5, but no file of Keras");
 }
 
 int main(void)

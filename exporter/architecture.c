@@ -1,0 +1,274 @@
+#include "exporter/architecture.h"
+
+#include "exporter/keras_layers.h"
+#include "runtime/base/status.h"
+
+#include <json-c/json.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEPTH_MOST = 64 };
+
+static struct json_object *parse(const char *text)
+{
+    struct json_tokener *tokener = json_tokener_new_ex(DEPTH_MOST);
+    struct json_object *out = json_tokener_parse_ex(tokener, text, (int)strnlen(text, INT32_MAX));
+    json_tokener_free(tokener);
+    return out;
+}
+
+static struct json_object *member(struct json_object *o, const char *name)
+{
+    struct json_object *out;
+    return json_object_is_type(o, json_type_object) && json_object_object_get_ex(o, name, &out)
+               ? out
+               : NULL;
+}
+
+static const char *text_of(struct json_object *o, const char *name)
+{
+    struct json_object *value = member(o, name);
+    return json_object_is_type(value, json_type_string) ? json_object_get_string(value) : "";
+}
+
+static const char *layer_name(struct json_object *layer)
+{
+    const char *own = text_of(member(layer, "config"), "name");
+    return *own ? own : text_of(layer, "name");
+}
+
+/* The list of a model's layers: config is the list itself (Sequential before 2.2.4) or has it. NULL
+ * for what is no model. */
+static struct json_object *layers_of(struct json_object *model)
+{
+    struct json_object *config = member(model, "config");
+    struct json_object *list =
+        json_object_is_type(config, json_type_array) ? config : member(config, "layers");
+    return json_object_is_type(list, json_type_array) ? list : NULL;
+}
+
+static int count_of(struct json_object *list)
+{
+    return list ? (int)json_object_array_length(list) : 0;
+}
+
+static struct json_object *item(struct json_object *list, int i)
+{
+    return json_object_array_get_idx(list, (size_t)i);
+}
+
+/* ---- Names of a store ------------------------------------------------------------------------ */
+
+struct naming {
+    struct mgpu_checkpoint *c;
+    struct json_object *model;
+};
+
+static bool is_container(const char *part)
+{
+    return !strcmp(part, "layers") || !strcmp(part, "_layer_checkpoint_dependencies");
+}
+
+/* The number of the class that a group has right after `prefix`, which ends with the class's name
+ * (of `length`); -1: it is another's. */
+static int number_after(const char *group, const char *prefix, size_t length)
+{
+    size_t n = strlen(prefix);
+    char part[128];
+    int number;
+    if (strncmp(group, prefix, n))
+        return -1;
+    size_t size = strcspn(group + n - length, "/");
+    if (size >= sizeof part)
+        return -1;
+    memcpy(part, group + n - length, size);
+    part[size] = 0;
+    return mgpu_keras_numbered(part, &number) == length ? number : -1;
+}
+
+/* Keras 2.13 skips numbers: how many smaller ones there are. Equal ones stand together. */
+static int rank_of(const struct mgpu_checkpoint *c, const char *prefix, size_t length, int number)
+{
+    int rank = 0, before = -1;
+    for (int i = 0; i < c->count; i++) {
+        int other = number_after(c->tensor[i].group, prefix, length);
+        if (other >= 0 && other != before && other < number)
+            rank++;
+        before = other;
+    }
+    return rank;
+}
+
+/* The layer number `number` of the class among a model's. */
+static struct json_object *find_layer(struct naming *n, struct json_object *model,
+                                      const char *class_name, size_t length, int number)
+{
+    struct json_object *list = layers_of(model);
+    for (int i = 0; i < count_of(list); i++) {
+        const char *snake =
+            mgpu_keras_snake_case(n->c->arena, text_of(item(list, i), "class_name"));
+        if (strlen(snake) == length && !strncmp(snake, class_name, length) && number-- == 0)
+            return item(list, i);
+    }
+    return NULL;
+}
+
+/* Parts below a layer: attributes of the layer that hold other layers. */
+static const char *part_name(struct naming *n, struct json_object *layer, const char *part)
+{
+    const char *inner = layer_name(member(member(layer, "config"), "layer"));
+    if (!strcmp(part, "forward_layer"))
+        return mgpu_arena_format(n->c->arena, "forward_%s", inner);
+    if (!strcmp(part, "backward_layer"))
+        return mgpu_arena_format(n->c->arena, "backward_%s", inner);
+    if (!strcmp(part, "cell") || !strcmp(part, "layer"))
+        return NULL;
+    return !strcmp(part, "query_dense")    ? "query"
+           : !strcmp(part, "key_dense")    ? "key"
+           : !strcmp(part, "value_dense")  ? "value"
+           : !strcmp(part, "output_dense") ? "attention_output"
+                                           : part;
+}
+
+static const char *append(struct naming *n, const char *path, const char *part)
+{
+    return !part   ? path
+           : *path ? mgpu_arena_format(n->c->arena, "%s/%s", path, part)
+                   : mgpu_arena_string(n->c->arena, part);
+}
+
+static void name_tensor(struct naming *n, struct mgpu_checkpoint_tensor *t)
+{
+    char *path = mgpu_arena_string(n->c->arena, t->group), *rest = path;
+    struct json_object *at = n->model;
+    const char *name = "";
+    bool in_container = false, skips = false;
+    for (char *part; at && (part = strtok_r(rest, "/", &rest));) {
+        int number;
+        if (is_container(part)) {
+            in_container = true;
+            skips = *part == '_';
+            continue;
+        }
+        if (!in_container) {
+            name = append(n, name, part_name(n, at, part));
+            continue;
+        }
+        size_t length = mgpu_keras_numbered(part, &number);
+        if (skips)
+            number = rank_of(n->c,
+                             mgpu_arena_format(n->c->arena, "%.*s",
+                                               (int)(part - path + (ptrdiff_t)length), t->group),
+                             length, number);
+        at = find_layer(n, at, part, length, number);
+        name = append(n, name, layer_name(at));
+        in_container = false;
+    }
+    t->layer = at ? name : "";
+}
+
+/* The class of the object that has the variables: the last part that is not "cell". */
+static void classify(struct mgpu_checkpoint *c, struct mgpu_checkpoint_tensor *t)
+{
+    const char *last = "";
+    int number;
+    char *path = mgpu_arena_string(c->arena, t->group), *rest = path;
+    for (char *part; (part = strtok_r(rest, "/", &rest));)
+        if (strcmp(part, "cell") && strcmp(part, "forward_layer") && strcmp(part, "backward_layer"))
+            last = part;
+    size_t length = mgpu_keras_numbered(last, &number);
+    t->class_name = mgpu_arena_format(c->arena, "%.*s", (int)length, last);
+}
+
+static void name_variables(struct mgpu_checkpoint *c, int first, int count)
+{
+    const char *names[MGPU_KERAS_VARIABLES];
+    for (int i = first; i < first + count; i++)
+        classify(c, &c->tensor[i]);
+    if (!mgpu_keras_variables(names, c->tensor[first].class_name, count))
+        return;
+    for (int i = 0; i < count; i++)
+        c->tensor[first + i].leaf = names[i];
+}
+
+static int by_group_and_index(const void *a, const void *b)
+{
+    const struct mgpu_checkpoint_tensor *x = a, *y = b;
+    int groups = strcmp(x->group, y->group);
+    return groups ? groups : (x->index > y->index) - (x->index < y->index);
+}
+
+static void name_store(struct mgpu_checkpoint *c, struct json_object *model)
+{
+    struct naming n = {c, model};
+    if (c->count)
+        qsort(c->tensor, (size_t)c->count, sizeof *c->tensor, by_group_and_index);
+    for (int i = 0, count; i < c->count; i += count) {
+        for (count = 1;
+             i + count < c->count && !strcmp(c->tensor[i].group, c->tensor[i + count].group);)
+            count++;
+        name_variables(c, i, count);
+        for (int k = i; k < i + count && model; k++)
+            if (!*c->tensor[k].layer && c->tensor[k].weight)
+                name_tensor(&n, &c->tensor[k]);
+    }
+}
+
+int mgpu_architecture_name(struct mgpu_checkpoint *c)
+{
+    if (c->kind != MGPU_CHECKPOINT_KERAS_STORE && c->kind != MGPU_CHECKPOINT_KERAS_ARCHIVE)
+        return 0;
+    struct json_object *model = c->config ? parse(c->config) : NULL;
+    if (c->config && !model)
+        return mgpu_fail(MGPU_EINVALID, "config.json is not JSON");
+    name_store(c, model);
+    json_object_put(model);
+    return 0;
+}
+
+/* ---- multi_gpu_model ------------------------------------------------------------------------- */
+
+/* A Lambda whose arguments are the number of a piece of the batch and of all pieces. */
+static bool cuts_batch(struct json_object *layer)
+{
+    struct json_object *arguments = member(member(layer, "config"), "arguments");
+    return !strcmp(text_of(layer, "class_name"), "Lambda") && member(arguments, "i") &&
+           member(arguments, "parts");
+}
+
+const char *mgpu_architecture_wrapped(const struct mgpu_checkpoint *c)
+{
+    struct json_object *model = c->config ? parse(c->config) : NULL, *list = layers_of(model);
+    const char *inner = NULL;
+    int lambdas = 0, models = 0;
+    for (int i = 0; i < count_of(list); i++) {
+        lambdas += cuts_batch(item(list, i));
+        if (layers_of(item(list, i))) {
+            models++;
+            inner = layer_name(item(list, i));
+        }
+    }
+    inner = lambdas >= 2 && models == 1 ? mgpu_arena_string(c->arena, inner) : NULL;
+    json_object_put(model);
+    return inner;
+}
+
+static bool has_layer(struct json_object *model, const char *layer)
+{
+    struct json_object *list = layers_of(model);
+    bool found = false;
+    for (int i = 0; i < count_of(list) && !found; i++)
+        found = !strcmp(layer_name(item(list, i)), layer) || has_layer(item(list, i), layer);
+    return found;
+}
+
+bool mgpu_architecture_has_layer(const struct mgpu_checkpoint *c, const char *model,
+                                 const char *layer)
+{
+    struct json_object *outer = c->config ? parse(c->config) : NULL, *list = layers_of(outer);
+    bool found = false;
+    for (int i = 0; i < count_of(list) && !found; i++)
+        found = !strcmp(layer_name(item(list, i)), model) && has_layer(item(list, i), layer);
+    json_object_put(outer);
+    return found;
+}

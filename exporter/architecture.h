@@ -1,0 +1,20 @@
+/* What the architecture in a Keras file (JSON, read as text and never run) says of its weights. */
+#ifndef MGPU_EXPORTER_ARCHITECTURE_H
+#define MGPU_EXPORTER_ARCHITECTURE_H
+
+#include "exporter/checkpoint.h"
+
+/* Gives the tensors of a Keras 3 store the names of their layers, which the store may have only as
+ * numbers of a class, then class names and, by these, the variables' names. Other kinds of files
+ * stay as they are. */
+int mgpu_architecture_name(struct mgpu_checkpoint *c);
+
+/* The one model that `multi_gpu_model` wrapped, or NULL: lambdas that cut batches, and one model
+ * inside. */
+const char *mgpu_architecture_wrapped(const struct mgpu_checkpoint *c);
+
+/* Whether the model called `model` in it has a layer of this name. */
+bool mgpu_architecture_has_layer(const struct mgpu_checkpoint *c, const char *model,
+                                 const char *layer);
+
+#endif

@@ -1,0 +1,25 @@
+/* What Keras calls its layers and their variables. */
+#ifndef MGPU_EXPORTER_KERAS_LAYERS_H
+#define MGPU_EXPORTER_KERAS_LAYERS_H
+
+#include "runtime/base/memory.h"
+
+#include <stdbool.h>
+
+/* "MaxPooling2D" is "max_pooling2d", "PReLU" is "p_re_lu": Keras's own rule. */
+const char *mgpu_keras_snake_case(struct mgpu_arena *arena, const char *class_name);
+
+/* "dense_1" is number 1 of "dense", "dense" is number 0: the length of the name; the number is
+ * counted from 0. */
+size_t mgpu_keras_numbered(const char *name, int *number);
+
+/* "lstm_cell", "gru_cell_3": a part of a path that some versions of Keras put in. */
+bool mgpu_keras_is_cell(const char *part);
+
+enum { MGPU_KERAS_VARIABLES = 4 };
+/* The names of `count` variables of a layer of this class (in snake case), in the order in which
+ * Keras keeps them. "" where `count` does not tell which one it is; false: an unknown class. */
+bool mgpu_keras_variables(const char *names[MGPU_KERAS_VARIABLES], const char *class_name,
+                          int count);
+
+#endif

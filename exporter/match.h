@@ -1,0 +1,54 @@
+/* Which tensor of a file is which variable of a model.
+ *
+ * In this order: rules of the user; names equal to an initializer's; names of layers, whole or as
+ * the end of the other; structure, only where one side has no names: class and shapes that fit just
+ * one layer, or layers that both sides have in a certain order; and, only when asked for, plain
+ * order. Nothing is guessed: what fits several is a fault that lists them.
+ */
+#ifndef MGPU_EXPORTER_MATCH_H
+#define MGPU_EXPORTER_MATCH_H
+
+#include "exporter/variables.h"
+
+struct mgpu_match_options {
+    const char *map; /* a file of rules "theirs -> ours", or NULL */
+    bool by_order;
+    bool partial;       /* what is missing or left over is no fault */
+    bool skip_mismatch; /* nor is another shape */
+    bool allow_nonfinite;
+};
+
+enum mgpu_match_fault_kind { MGPU_MATCH_SHAPE, MGPU_MATCH_MISSING, MGPU_MATCH_LEFT };
+
+struct mgpu_match_fault {
+    enum mgpu_match_fault_kind kind;
+    const char *text; /* "dense_1/kernel:0 is [24,10], the model wants [24,8]" */
+};
+
+struct mgpu_match {
+    struct mgpu_arena *arena;
+    const struct mgpu_checkpoint *file;
+    const struct mgpu_variables *model;
+    int *tensor;      /* by variable; -1: none */
+    bool *whole;      /* by variable: that tensor is the whole initializer, as ONNX has it */
+    int *variable;    /* by tensor; -1: none */
+    const char **why; /* by tensor: layers that it could not choose from, or NULL */
+    int matched, total;
+    int faults;
+    struct mgpu_match_fault *fault;
+};
+
+/* MGPU_EINVALID where not all matched, and options do not allow it; or where nothing did. The text
+ * is one line: "7 of 8 tensors: ...". *out is for mgpu_match_free also then. */
+int mgpu_match_new(struct mgpu_match **out, const struct mgpu_checkpoint *file,
+                   const struct mgpu_variables *model, const struct mgpu_match_options *options);
+void mgpu_match_free(struct mgpu_match *match); /* NULL is fine */
+
+/* Reads what matched into weights->given, in the initializers' types and layouts. */
+int mgpu_match_load(const struct mgpu_match *match, struct mgpu_weights *weights,
+                    const struct mgpu_match_options *options);
+
+/* MGPU_EINVALID names the first element that is no finite number. */
+int mgpu_match_finite(const struct mgpu_array *array, const char *name);
+
+#endif

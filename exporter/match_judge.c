@@ -1,0 +1,176 @@
+/* What matched and what did not, in words. */
+#include "exporter/match_parts.h"
+#include "runtime/base/status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void add_fault(struct mgpu_match *m, enum mgpu_match_fault_kind kind, const char *text)
+{
+    m->fault = mgpu_grow(m->fault, (size_t)m->faults, sizeof *m->fault);
+    m->fault[m->faults++] = (struct mgpu_match_fault){kind, text};
+}
+
+/* ---- Shapes ---------------------------------------------------------------------------------- */
+
+static bool fits_whole(const struct mgpu_match *m, int tensor, int variable)
+{
+    const struct mgpu_checkpoint_tensor *t = &m->file->tensor[tensor];
+    const struct mgpu_variable *x = &m->model->variable[variable];
+    const struct mgpu_holder *h = &m->model->weights->weight[x->weight].holder[x->holder];
+    const struct mgpu_array *a = &m->model->model->initializer[h->initializer].array;
+    return t->rank == a->rank && !memcmp(t->dims, a->dims, (size_t)a->rank * sizeof *a->dims);
+}
+
+static void wanted_shape(char text[MGPU_SHAPE_TEXT], const struct mgpu_match *m, int variable)
+{
+    const struct mgpu_variable *x = &m->model->variable[variable];
+    const struct mgpu_holder *h = &m->model->weights->weight[x->weight].holder[x->holder];
+    const struct mgpu_array *a = &m->model->model->initializer[h->initializer].array;
+    if (m->whole[variable])
+        mgpu_shape_text(text, a->rank, a->dims);
+    else
+        mgpu_shape_text(text, x->rank, x->dims);
+}
+
+static void check_shape(struct mgpu_match *m, int tensor)
+{
+    const struct mgpu_checkpoint_tensor *t = &m->file->tensor[tensor];
+    char theirs[MGPU_SHAPE_TEXT], ours[MGPU_SHAPE_TEXT];
+    int variable = m->variable[tensor];
+    if (m->whole[variable] ? fits_whole(m, tensor, variable)
+                           : mgpu_variable_fits(m->model, variable, t->rank, t->dims))
+        return;
+    mgpu_shape_text(theirs, t->rank, t->dims);
+    wanted_shape(ours, m, variable);
+    add_fault(m, MGPU_MATCH_SHAPE,
+              mgpu_arena_format(m->arena, "'%s' is %s, the model wants %s ('%s')", t->name, theirs,
+                                ours, mgpu_variable_initializer(m->model, variable)));
+    for (int i = 0; i < m->model->count; i++)
+        if (m->tensor[i] == tensor)
+            m->tensor[i] = -2; /* neither matched nor missing */
+    m->variable[tensor] = -2;
+}
+
+/* ---- What is missing, what is left ----------------------------------------------------------- */
+
+/* Of tied initializers one is enough. */
+static bool has_twin(const struct mgpu_match *m, int variable)
+{
+    for (int i = 0; i < m->model->count; i++)
+        if (i != variable && m->model->variable[i].weight == m->model->variable[variable].weight &&
+            m->model->variable[i].holder != m->model->variable[variable].holder &&
+            m->tensor[i] >= 0)
+            return true;
+    return false;
+}
+
+static void find_missing(struct mgpu_match *m, int *missing)
+{
+    char shape[MGPU_SHAPE_TEXT];
+    for (int i = 0; i < m->model->count; i++) {
+        if (m->tensor[i] != -1 || has_twin(m, i))
+            continue;
+        wanted_shape(shape, m, i);
+        ++*missing;
+        add_fault(m, MGPU_MATCH_MISSING,
+                  mgpu_arena_format(m->arena, "'%s' %s of the model is not in it",
+                                    mgpu_variable_name(m->model, i), shape));
+    }
+}
+
+static bool all_zero(const struct mgpu_match *m, int tensor)
+{
+    enum { BIAS_MOST = 1 << 20 };
+    struct mgpu_array a;
+    if (m->file->tensor[tensor].dims[0] > BIAS_MOST ||
+        mgpu_checkpoint_load(m->file, tensor, &a) < 0)
+        return false;
+    bool zero = true;
+    for (int64_t i = 0; i < mgpu_array_count(&a) && zero; i++)
+        zero = mgpu_get_double(a.data, a.type, i) == 0;
+    mgpu_array_free(&a);
+    return zero;
+}
+
+/* Exporters drop biases of zero: nothing is lost with them. PyTorch counts batches in its
+ * normalisations; no number of the model depends on it. */
+static bool is_harmless(const struct mgpu_match *m, const struct mgpu_layers *f, int tensor)
+{
+    const struct mgpu_checkpoint_tensor *t = &m->file->tensor[tensor];
+    if (!strcmp(t->leaf, "num_batches_tracked"))
+        return true;
+    for (int i = 0; i < f->count; i++)
+        for (int k = 0; k < f->layer[i].tensors; k++)
+            if (f->layer[i].tensor[k] == tensor)
+                return f->layer[i].of >= 0 && !strcmp(t->leaf, "bias") && t->rank == 1 &&
+                       all_zero(m, tensor);
+    return false;
+}
+
+static void find_left(struct mgpu_match *m, const struct mgpu_layers *f, int *left)
+{
+    char shape[MGPU_SHAPE_TEXT];
+    for (int i = 0; i < m->file->count; i++) {
+        const struct mgpu_checkpoint_tensor *t = &m->file->tensor[i];
+        if (!t->weight || m->variable[i] != -1)
+            continue;
+        if (is_harmless(m, f, i)) {
+            m->matched++;
+            continue;
+        }
+        ++*left;
+        add_fault(m, MGPU_MATCH_LEFT,
+                  mgpu_arena_format(m->arena, "'%s' %s %s", t->name,
+                                    mgpu_shape_text(shape, t->rank, t->dims),
+                                    m->why[i] ? m->why[i] : "has no place in the model"));
+    }
+}
+
+/* ---- The verdict ----------------------------------------------------------------------------- */
+
+static bool is_allowed(const struct mgpu_match_fault *f, const struct mgpu_match_options *o)
+{
+    return f->kind == MGPU_MATCH_SHAPE ? o->skip_mismatch : o->partial;
+}
+
+static int refuse(struct mgpu_match *m, const struct mgpu_match_options *o)
+{
+    enum { SHOWN = 3 };
+    const char *text = "";
+    int shown = 0, more = 0;
+    for (int i = 0; i < m->faults; i++) {
+        if (m->matched && is_allowed(&m->fault[i], o))
+            continue;
+        if (shown == SHOWN) {
+            more++;
+            continue;
+        }
+        text = mgpu_arena_format(m->arena, "%s%s %s", text, shown++ ? ";" : "", m->fault[i].text);
+    }
+    if (more)
+        text = mgpu_arena_format(m->arena, "%s; and %d more", text, more);
+    return mgpu_fail(MGPU_EINVALID, "%s: %d of %d tensors:%s", m->file->path, m->matched, m->total,
+                     text);
+}
+
+int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,
+                     const struct mgpu_match_options *o)
+{
+    int missing = 0, left = 0;
+    bool fine;
+    for (int i = 0; i < m->file->count; i++)
+        if (m->variable[i] >= 0)
+            check_shape(m, i);
+    int shapes = m->faults;
+    for (int i = 0; i < m->file->count; i++)
+        m->matched += m->variable[i] >= 0;
+    find_missing(m, &missing);
+    find_left(m, file, &left);
+    m->total = m->matched + shapes + (missing > left ? missing : left);
+    fine = m->matched > 0;
+    for (int i = 0; i < m->faults; i++)
+        fine &= is_allowed(&m->fault[i], o);
+    return fine ? 0 : refuse(m, o);
+}

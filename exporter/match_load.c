@@ -1,0 +1,163 @@
+/* The contents of what matched, into the model's own types and layouts. */
+#include "exporter/match.h"
+#include "runtime/base/status.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "[3,5]" of element `index`. */
+static void place_text(char text[MGPU_SHAPE_TEXT], const struct mgpu_array *a, int64_t index)
+{
+    int64_t at[MGPU_MAX_RANK];
+    for (int i = a->rank - 1; i >= 0; i--) {
+        at[i] = index % a->dims[i];
+        index /= a->dims[i];
+    }
+    mgpu_shape_text(text, a->rank, at);
+}
+
+int mgpu_match_finite(const struct mgpu_array *a, const char *name)
+{
+    char place[MGPU_SHAPE_TEXT];
+    int64_t n = mgpu_is_float(a->type) ? mgpu_array_count(a) : 0;
+    for (int64_t i = 0; i < n; i++) {
+        double value = mgpu_get_double(a->data, a->type, i);
+        if (isfinite(value))
+            continue;
+        place_text(place, a, i);
+        return mgpu_fail(MGPU_EINVALID,
+                         "'%s' holds %s at %s (--allow-nonfinite takes it all the same)", name,
+                         isnan(value) ? "a NaN" : "an infinity", place);
+    }
+    return 0;
+}
+
+/* The tensor in the initializer's type. */
+static int load_as(struct mgpu_array *out, const struct mgpu_match *m, int tensor,
+                   enum mgpu_dtype type, const struct mgpu_match_options *o)
+{
+    struct mgpu_array a;
+    MGPU_TRY(mgpu_checkpoint_load(m->file, tensor, &a));
+    int rc = o->allow_nonfinite ? 0 : mgpu_match_finite(&a, m->file->tensor[tensor].name);
+    mgpu_prefix(rc, "%s", m->file->path);
+    if (rc == 0 && a.type == type) {
+        *out = a;
+        return 0;
+    }
+    if (rc == 0)
+        rc = mgpu_array_init(out, type, a.rank, a.dims, m->file->tensor[tensor].name);
+    if (rc == 0)
+        mgpu_convert(out->data, type, a.data, a.type, mgpu_array_count(&a));
+    mgpu_array_free(&a);
+    return rc;
+}
+
+/* ---- Copies of one weight -------------------------------------------------------------------- */
+
+static bool same_bytes(const struct mgpu_array *a, const struct mgpu_array *b)
+{
+    return !memcmp(a->data, b->data, (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type));
+}
+
+/* `a` is what another holder of the weight got: it must be the same. */
+static int join_copy(struct mgpu_weights *w, int weight, const struct mgpu_holder *h,
+                     struct mgpu_array *a)
+{
+    struct mgpu_array *given = &w->given[weight];
+    struct mgpu_array b = *a;
+    if (h->copy == MGPU_COPY_TRANSPOSED) {
+        MGPU_TRY(mgpu_array_init(&b, a->type, 2, (int64_t[]){a->dims[1], a->dims[0]}, "copy"));
+        mgpu_weight_transpose(b.data, a->data, a->type, a->dims[0], a->dims[1]);
+        mgpu_array_free(a);
+    }
+    if (given->type == MGPU_UNDEFINED) {
+        *given = b;
+        return 0;
+    }
+    bool same = same_bytes(given, &b);
+    mgpu_array_free(&b);
+    return same ? 0
+                : mgpu_fail(MGPU_EINVALID,
+                            "'%s' is one weight with another initializer of the model, and the "
+                            "file has two that differ",
+                            w->weight[weight].name);
+}
+
+/* ---- One initializer ------------------------------------------------------------------------- */
+
+struct loading {
+    const struct mgpu_match *m;
+    const struct mgpu_match_options *o;
+    int converted;
+};
+
+static int fill_variable(struct loading *l, struct mgpu_array *to, int variable)
+{
+    struct mgpu_array a;
+    int tensor = l->m->tensor[variable];
+    MGPU_TRY(load_as(&a, l->m, tensor, to->type, l->o));
+    l->converted += l->m->file->tensor[tensor].type != to->type;
+    if (l->m->whole[variable])
+        memcpy(to->data, a.data, (size_t)mgpu_array_count(to) * mgpu_dtype_size(to->type));
+    else
+        mgpu_weight_layout_in(&l->m->model->variable[variable].layout, a.data, to->data, to->type);
+    mgpu_array_free(&a);
+    return 0;
+}
+
+static int start_from(struct mgpu_array *out, const struct mgpu_array *a, const char *name)
+{
+    MGPU_TRY(mgpu_array_init(out, a->type, a->rank, a->dims, name));
+    memcpy(out->data, a->data, (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type));
+    return 0;
+}
+
+/* All variables of one holder, of which the first is number `first`. */
+static int fill_holder(struct loading *l, struct mgpu_weights *w, int first)
+{
+    const struct mgpu_variables *v = l->m->model;
+    const struct mgpu_variable *x = &v->variable[first];
+    const struct mgpu_holder *h = &w->weight[x->weight].holder[x->holder];
+    const struct mgpu_array *now = &v->model->initializer[h->initializer].array;
+    struct mgpu_array a = {0};
+    int rc = start_from(&a, now, w->weight[x->weight].name);
+    for (int i = first; i < v->count && rc == 0; i++) {
+        bool same = v->variable[i].weight == x->weight && v->variable[i].holder == x->holder;
+        if (same && l->m->tensor[i] >= 0)
+            rc = fill_variable(l, &a, i);
+    }
+    if (rc == 0)
+        return join_copy(w, x->weight, h, &a);
+    mgpu_array_free(&a);
+    return rc;
+}
+
+int mgpu_match_load(const struct mgpu_match *m, struct mgpu_weights *weights,
+                    const struct mgpu_match_options *options)
+{
+    const struct mgpu_variables *v = m->model;
+    struct loading l = {.m = m, .o = options};
+    bool *done =
+        mgpu_xcalloc((size_t)v->model->initializers + (size_t)weights->count + 1, sizeof *done);
+    int rc = 0;
+    if (!weights->given)
+        weights->given = MGPU_NEW_ARRAY(weights->arena, struct mgpu_array, weights->count + 1);
+    for (int i = 0; i < v->count && rc == 0; i++) {
+        const struct mgpu_variable *x = &v->variable[i];
+        const struct mgpu_holder *h = &weights->weight[x->weight].holder[x->holder];
+        bool *is_done =
+            h->added ? &done[v->model->initializers + x->weight] : &done[h->initializer];
+        if (m->tensor[i] < 0 || *is_done)
+            continue;
+        *is_done = true;
+        rc = fill_holder(&l, weights, i);
+    }
+    free(done);
+    if (rc == 0 && l.converted)
+        mgpu_note("%s: %d tensors are of another type than the model's and were converted",
+                  m->file->path, l.converted);
+    return rc;
+}

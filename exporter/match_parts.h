@@ -1,0 +1,41 @@
+/* What the files of match.h pass to one another. */
+#ifndef MGPU_EXPORTER_MATCH_PARTS_H
+#define MGPU_EXPORTER_MATCH_PARTS_H
+
+#include "exporter/match.h"
+#include "runtime/base/names.h"
+
+struct mgpu_file_layer { /* tensors of a file that belong together */
+    const char *path;    /* "" where the file has no names */
+    const char *inner;   /* without the nested model's name; NULL: none */
+    const char *outer;   /* of a direction: the layer around both; NULL: none */
+    const char *group, *class_name;
+    enum mgpu_direction direction;
+    int tensors, *tensor;
+    int of; /* the model's layer; -1: none yet */
+};
+
+struct mgpu_layers {
+    int count;
+    struct mgpu_file_layer *layer;
+};
+
+/* match.c */
+void mgpu_match_pair(struct mgpu_match *m, int tensor, int variable);
+void mgpu_match_whole(struct mgpu_match *m, int tensor, int variable); /* as ONNX has it */
+void mgpu_match_exact(struct mgpu_match *m);
+void mgpu_match_layer(struct mgpu_match *m, struct mgpu_file_layer *l, int layer);
+bool mgpu_match_looks_like(const struct mgpu_match *m, const struct mgpu_file_layer *l, int layer);
+
+/* match_structure.c */
+void mgpu_match_structure(struct mgpu_match *m, struct mgpu_layers *file);
+void mgpu_match_order(struct mgpu_match *m, struct mgpu_layers *file);
+
+/* match_rules.c: the user's */
+int mgpu_match_rules(struct mgpu_match *m, const char *path);
+
+/* match_judge.c: counts, faults, and whether they are allowed. */
+int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,
+                     const struct mgpu_match_options *options);
+
+#endif

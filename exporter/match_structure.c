@@ -1,0 +1,156 @@
+/* Layers without names, by what they are. */
+#include "exporter/keras_layers.h"
+#include "exporter/match_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct search {
+    struct mgpu_match *m;
+    struct mgpu_layers *file;
+    bool *taken; /* layers of the model */
+};
+
+/* Names go before structure: where both sides have them, they had to match. */
+static bool may_be(const struct search *s, const struct mgpu_file_layer *l, int layer)
+{
+    const struct mgpu_variable_layer *of = &s->m->model->layer[layer];
+    return l->of < 0 && !s->taken[layer] && (!*l->path || !*of->path || of->guessed) &&
+           mgpu_match_looks_like(s->m, l, layer);
+}
+
+static int candidates(int *out, const struct search *s, const struct mgpu_file_layer *l)
+{
+    int n = 0;
+    for (int k = 0; k < s->m->model->layers; k++)
+        if (may_be(s, l, k))
+            out[n++] = k;
+    return n;
+}
+
+/* Whether the file says that `a` comes before `b` among the model's layers. In a store numbers
+ * count the layers of one class, so two classes cannot be compared. */
+static bool comes_before(const struct search *s, const struct mgpu_file_layer *a,
+                         const struct mgpu_file_layer *b)
+{
+    if (s->m->file->ordered)
+        return a->tensor[0] < b->tensor[0];
+    const char *p = a->group, *q = b->group;
+    while (*p && *q) {
+        int i, k;
+        char *x = mgpu_arena_format(s->m->arena, "%.*s", (int)strcspn(p, "/"), p);
+        char *y = mgpu_arena_format(s->m->arena, "%.*s", (int)strcspn(q, "/"), q);
+        if (strcmp(x, y)) {
+            size_t n = mgpu_keras_numbered(x, &i), m = mgpu_keras_numbered(y, &k);
+            return n == m && !strncmp(x, y, n) && i < k;
+        }
+        p += strlen(x) + (p[strlen(x)] == '/');
+        q += strlen(y) + (q[strlen(y)] == '/');
+    }
+    return false;
+}
+
+static void take(struct search *s, struct mgpu_file_layer *l, int layer)
+{
+    s->taken[layer] = true;
+    mgpu_match_layer(s->m, l, layer);
+}
+
+/* Sorted by what comes before what; false where that is not known of two neighbours. */
+static bool sort_file(struct search *s, struct mgpu_file_layer **same, int count)
+{
+    for (int i = 1; i < count; i++)
+        for (int k = i; k > 0 && comes_before(s, same[k], same[k - 1]); k--) {
+            struct mgpu_file_layer *l = same[k];
+            same[k] = same[k - 1];
+            same[k - 1] = l;
+        }
+    for (int i = 1; i < count; i++)
+        if (!comes_before(s, same[i - 1], same[i]))
+            return false;
+    return true;
+}
+
+/* Several layers that look alike are told apart where they stand in one line on both sides. */
+static bool match_line(struct search *s, const int *found, int count)
+{
+    struct mgpu_file_layer **same = mgpu_xcalloc((size_t)s->file->count, sizeof *same);
+    int n = 0;
+    for (int i = 0; i < s->file->count; i++)
+        if (may_be(s, &s->file->layer[i], found[0]))
+            same[n++] = &s->file->layer[i];
+    bool line = n == count && sort_file(s, same, n);
+    for (int i = 1; i < count && line; i++)
+        line = mgpu_variable_layer_before(s->m->model, found[i - 1], found[i]);
+    for (int i = 0; i < count && line; i++)
+        take(s, same[i], found[i]);
+    free(same);
+    return line;
+}
+
+static int rivals(const struct search *s, int layer)
+{
+    int n = 0;
+    for (int i = 0; i < s->file->count; i++)
+        n += may_be(s, &s->file->layer[i], layer);
+    return n;
+}
+
+static void say_why(struct search *s, const struct mgpu_file_layer *l, const int *found, int count)
+{
+    enum { SHOWN = 4 };
+    const char *text = "could be";
+    for (int i = 0; i < count && i <= SHOWN; i++) {
+        const struct mgpu_variable_layer *layer = &s->m->model->layer[found[i]];
+        text = mgpu_arena_format(s->m->arena, "%s%s %s", text, i ? "," : "",
+                                 i == SHOWN     ? "..."
+                                 : *layer->path ? layer->path
+                                                : s->m->model->model->all[layer->node]->output[0]);
+    }
+    for (int i = 0; i < l->tensors; i++)
+        s->m->why[l->tensor[i]] = text;
+}
+
+void mgpu_match_structure(struct mgpu_match *m, struct mgpu_layers *file)
+{
+    struct search s = {m, file, mgpu_xcalloc((size_t)m->model->layers + 1, sizeof *s.taken)};
+    int *found = mgpu_xcalloc((size_t)m->model->layers + 1, sizeof *found);
+    for (int i = 0; i < file->count; i++)
+        if (file->layer[i].of >= 0)
+            s.taken[file->layer[i].of] = true;
+    for (bool again = true; again;) {
+        again = false;
+        for (int i = 0; i < file->count; i++) {
+            struct mgpu_file_layer *l = &file->layer[i];
+            int n = l->of < 0 ? candidates(found, &s, l) : 0;
+            if (n == 1 && rivals(&s, found[0]) == 1) {
+                take(&s, l, found[0]);
+                again = true;
+            } else if (n > 1 && match_line(&s, found, n))
+                again = true;
+            else if (n > 1)
+                say_why(&s, l, found, n);
+        }
+    }
+    free(found);
+    free(s.taken);
+}
+
+/* Only when asked for: what is left, one after the other. */
+void mgpu_match_order(struct mgpu_match *m, struct mgpu_layers *file)
+{
+    int layer = 0;
+    bool *taken = mgpu_xcalloc((size_t)m->model->layers + 1, sizeof *taken);
+    for (int i = 0; i < file->count; i++)
+        if (file->layer[i].of >= 0)
+            taken[file->layer[i].of] = true;
+    for (int i = 0; i < file->count; i++) {
+        if (file->layer[i].of >= 0)
+            continue;
+        while (layer < m->model->layers && taken[layer])
+            layer++;
+        if (layer < m->model->layers)
+            mgpu_match_layer(m, &file->layer[i], layer++);
+    }
+    free(taken);
+}

@@ -1,0 +1,192 @@
+#include "exporter/scopes.h"
+
+#include "exporter/keras_layers.h"
+
+#include <ctype.h>
+#include <string.h>
+
+/* TensorFlow's names end in operations: LAYER/CONTAINER/OPERATION/READ. A layer may be called as
+ * one of them, so of operations only one is taken off. Any may have "_1". */
+static const char *const reads[] = {"ReadVariableOp", "resource", NULL};
+static const char *const operations[] = {"MatMul",
+                                         "BiasAdd",
+                                         "Conv1D",
+                                         "Conv2D",
+                                         "Conv3D",
+                                         "convolution",
+                                         "conv_transpose",
+                                         "depthwise",
+                                         "separable_conv2d",
+                                         "conv2d_transpose",
+                                         "conv3d_transpose",
+                                         "FusedBatchNormV3",
+                                         "Cast",
+                                         "Add",
+                                         "AddV2",
+                                         "add",
+                                         "mul",
+                                         "Mul",
+                                         "Neg",
+                                         "ExpandDims",
+                                         "Reshape",
+                                         "Squeeze",
+                                         "GatherV2",
+                                         "Gather",
+                                         "embedding_lookup",
+                                         "einsum",
+                                         "Einsum",
+                                         "split",
+                                         "Const",
+                                         "concat",
+                                         "Identity",
+                                         "transpose",
+                                         "Transpose",
+                                         "unstack",
+                                         "zeros",
+                                         "zeros_like",
+                                         "strided_slice",
+                                         "Shape",
+                                         "Relu",
+                                         "Tanh",
+                                         "Softmax",
+                                         "Sigmoid",
+                                         "Tensordot",
+                                         "while_loop",
+                                         NULL};
+static const char *const containers[] = {"Tensordot",
+                                         "FusedBatchNormV3",
+                                         "batchnorm",
+                                         "Conv1D",
+                                         "separable_conv2d",
+                                         "convolution",
+                                         "embedding_lookup",
+                                         "zeros",
+                                         "PartitionedCall",
+                                         "StatefulPartitionedCall",
+                                         "while",
+                                         NULL};
+
+static bool is_one_of(const char *part, const char *const *names)
+{
+    int number;
+    size_t n = mgpu_keras_numbered(part, &number);
+    for (int i = 0; names[i]; i++)
+        if (strlen(names[i]) == n && !strncmp(part, names[i], n))
+            return true;
+    return false;
+}
+
+/* The last part, taken off; NULL where it is none of these. */
+static const char *take_last(char *path, const char *const *names)
+{
+    char *slash = strrchr(path, '/');
+    if (!slash || !is_one_of(slash + 1, names))
+        return NULL;
+    *slash = 0;
+    return slash + 1;
+}
+
+static void cut_colon(char *text)
+{
+    char *colon = strrchr(text, ':');
+    if (colon && colon[1] && colon[1 + strspn(colon + 1, "0123456789")] == 0)
+        *colon = 0;
+}
+
+/* "zoo_1/dense_2" without the last number of each part. */
+static char *without_numbers(struct mgpu_arena *arena, const char *path)
+{
+    char *out = mgpu_arena_alloc(arena, strlen(path) + 1), *to = out;
+    for (const char *part = path; *part;) {
+        size_t n = strcspn(part, "/");
+        int number;
+        const char *one = mgpu_arena_format(arena, "%.*s", (int)n, part);
+        size_t base = mgpu_keras_numbered(one, &number);
+        memcpy(to, one, base);
+        to += base;
+        if (part[n])
+            *to++ = '/';
+        part += n + (part[n] == '/');
+    }
+    return out;
+}
+
+struct mgpu_scope mgpu_scope_tensorflow(struct mgpu_arena *arena, const char *name, bool renumbered)
+{
+    struct mgpu_scope s = {"", ""};
+    char *path = mgpu_arena_string(arena, name), *slash;
+    cut_colon(path);
+    if (!strchr(path, '/'))
+        return s;
+    const char *last;
+    bool read = false;
+    for (; (last = take_last(path, reads)); read = true)
+        if (strcmp(last, "ReadVariableOp") && strcmp(last, "resource"))
+            s.op = last;
+    slash = strrchr(path, '/');
+    if (slash && slash[1 + strspn(slash + 1, "0123456789")] == 0) /* "embedding_lookup/29037" */
+        *slash = 0;
+    last = take_last(path, operations);
+    s.op = last ? last : s.op;
+    while (strncmp(s.op, "BiasAdd", 7) && (last = take_last(path, containers)))
+        if (!strcmp(last, "batchnorm") && read) /* of a normalisation that is not one operation */
+            s.op = !strncmp(s.op, "mul", 3) ? "gamma" : *s.op ? s.op : "beta";
+    slash = strrchr(path, '/');
+    if (slash && mgpu_keras_is_cell(slash + 1))
+        *slash = 0;
+    s.path = renumbered ? without_numbers(arena, path) : path;
+    return s;
+}
+
+bool mgpu_scope_renumbered(const struct mgpu_onnx_model *model)
+{
+    bool keras3 = false;
+    for (int i = 0; i < model->initializers; i++) {
+        const char *name = model->initializer[i].name;
+        int number;
+        size_t n = strcspn(name, "/");
+        if (!name[n] || model->initializer[i].array.rank == 0)
+            continue;
+        char first[256];
+        if (n >= sizeof first)
+            return false;
+        memcpy(first, name, n);
+        first[n] = 0;
+        if (mgpu_keras_numbered(first, &number) == n)
+            return false;
+        keras3 |= strstr(name, "/Cast") || strstr(name, "/convolution") ||
+                  strstr(name, "/conv_transpose") || strstr(name, "/GatherV2");
+    }
+    return keras3;
+}
+
+static bool made_up(const char *name)
+{
+    return !strncmp(name, "onnx::", 6) ||
+           (!strncmp(name, "val_", 4) && name[4 + strspn(name + 4, "0123456789")] == 0);
+}
+
+struct mgpu_scope mgpu_scope_dotted(struct mgpu_arena *arena, const char *name)
+{
+    struct mgpu_scope s = {"", ""};
+    if (made_up(name))
+        return s;
+    char *path = mgpu_arena_string(arena, name);
+    cut_colon(path);
+    for (char *dot = path; !strchr(name, '/') && (dot = strchr(dot, '.'));)
+        *dot = '/';
+    char *slash = strrchr(path, '/');
+    s.op = slash ? slash + 1 : path;
+    s.path = slash ? path : "";
+    if (slash)
+        *slash = 0;
+    return s;
+}
+
+const char *mgpu_scope_of_layer(struct mgpu_arena *arena, const char *layer)
+{
+    char *path = mgpu_arena_string(arena, layer + (*layer == '/'));
+    for (char *dot = path; (dot = strchr(dot, '.'));)
+        *dot = '/';
+    return path;
+}

@@ -1,0 +1,28 @@
+/* Names of layers out of the names that exporters give to tensors and nodes. */
+#ifndef MGPU_EXPORTER_SCOPES_H
+#define MGPU_EXPORTER_SCOPES_H
+
+#include "importer/model.h"
+
+/* A path of modules and the operation in the last of them. */
+struct mgpu_scope {
+    const char *path; /* "model/dense_1"; "" unknown */
+    const char *op;   /* "MatMul", "ReadVariableOp_1"; PyTorch: the parameter's own name */
+};
+
+/* Of TensorFlow: "model/dense_1/MatMul/ReadVariableOp:0" is MatMul of model/dense_1. Keras 3 puts
+ * "_1" behind each part (`renumbered`), which is taken off. */
+struct mgpu_scope mgpu_scope_tensorflow(struct mgpu_arena *arena, const char *name,
+                                        bool renumbered);
+
+/* Whether the names of this model's initializers are Keras 3's. */
+bool mgpu_scope_renumbered(const struct mgpu_onnx_model *model);
+
+/* Of others: "enc.layers.0.linear1.weight" and "fc/weight" are weight of enc/layers/0/linear1 and
+ * of fc. Names that an exporter made up ("onnx::MatMul_12", "val_3") say nothing. */
+struct mgpu_scope mgpu_scope_dotted(struct mgpu_arena *arena, const char *name);
+
+/* "/enc/layers.0/linear1", a node's layer, as a path. */
+const char *mgpu_scope_of_layer(struct mgpu_arena *arena, const char *layer);
+
+#endif

@@ -1,0 +1,83 @@
+/* The variables of the framework's model behind an ONNX graph: which layer each weight belongs to,
+ * what it is there, its shape as the framework has it and how it lies in the initializer.
+ *
+ * Found by the names that exporters give (tf2onnx, Keras 3, PyTorch's two), and by what reads the
+ * weight. An LSTM's W of two directions is two variables, its B in PyTorch is two a direction.
+ */
+#ifndef MGPU_EXPORTER_VARIABLES_H
+#define MGPU_EXPORTER_VARIABLES_H
+
+#include "exporter/checkpoint.h"
+#include "exporter/layouts.h"
+#include "importer/weights.h"
+
+enum mgpu_family { MGPU_FAMILY_KERAS, MGPU_FAMILY_TORCH };
+
+enum mgpu_variable_role {
+    MGPU_VAR_KERNEL,
+    MGPU_VAR_DEPTHWISE,
+    MGPU_VAR_POINTWISE,
+    MGPU_VAR_RECURRENT,
+    MGPU_VAR_EMBEDDINGS,
+    MGPU_VAR_ALPHA,
+    MGPU_VAR_GAMMA,
+    MGPU_VAR_BIAS, /* in Keras's order from here on: bias or beta, then statistics */
+    MGPU_VAR_BETA,
+    MGPU_VAR_RECURRENT_BIAS, /* PyTorch's second bias */
+    MGPU_VAR_MEAN,
+    MGPU_VAR_VARIANCE,
+    MGPU_VAR_OTHER,
+};
+
+struct mgpu_variable {
+    int weight, holder; /* in mgpu_weights */
+    int layer;
+    enum mgpu_variable_role role;
+    const char *leaf; /* its name in the layer: "kernel", "weight_ih_l0"; "" unknown */
+    int rank;         /* as the framework has it */
+    int64_t dims[MGPU_MAX_RANK];
+    struct mgpu_weight_layout layout;
+};
+
+struct mgpu_variable_layer {
+    const char *path; /* "model/conv2d_1", "enc/layers/0/linear1"; "" unknown */
+    bool guessed;     /* the path comes from what stands around, not from the layer's own names */
+    const char *class_name; /* in snake case; "" unknown */
+    enum mgpu_direction direction;
+    int node; /* that reads the first of its weights, by place in the graph */
+};
+
+struct mgpu_variables {
+    struct mgpu_arena *arena;
+    const struct mgpu_onnx_model *model;
+    const struct mgpu_weights *weights;
+    enum mgpu_family family;
+    int count; /* by layer, in a layer in Keras's order */
+    struct mgpu_variable *variable;
+    int layers; /* in the order of the graph */
+    struct mgpu_variable_layer *layer;
+    struct mgpu_weight_flow *flow;
+};
+
+void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_model *model,
+                        const struct mgpu_weights *weights, enum mgpu_family family);
+void mgpu_variables_free(struct mgpu_variables *variables); /* NULL is fine */
+
+/* What the initializer that holds it is, or will be, called. */
+const char *mgpu_variable_initializer(const struct mgpu_variables *v, int variable);
+
+/* "model/conv2d_1/kernel": for messages, and for files where names are free. */
+const char *mgpu_variable_name(const struct mgpu_variables *v, int variable);
+
+/* Whether a file's shape is the variable's. A kernel may come with axes of one element left out,
+ * or (attention) with an axis cut in two. */
+bool mgpu_variable_fits(const struct mgpu_variables *v, int variable, int rank,
+                        const int64_t *dims);
+
+/* Whether a variable called `leaf` in its layer, in either framework, is this one. */
+bool mgpu_variable_is(const struct mgpu_variables *v, int variable, const char *leaf);
+
+/* Whether what layer `a` computes goes into layer `b`: then Keras lists a before b. */
+bool mgpu_variable_layer_before(const struct mgpu_variables *v, int a, int b);
+
+#endif

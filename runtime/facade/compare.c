@@ -1,0 +1,222 @@
+/* What is in files of weights, and whether two hold the same. */
+#include "exporter/checkpoint.h"
+#include "runtime/base/names.h"
+#include "runtime/base/status.h"
+#include "runtime/facade/weights_file.h"
+#include "runtime/mgpu.h"
+
+#include <json-c/json.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void print_object(FILE *to, struct json_object *o)
+{
+    fprintf(
+        to, "%s\n",
+        json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
+    json_object_put(o);
+}
+
+static struct json_object *text(const char *s)
+{
+    return json_object_new_string(s);
+}
+
+/* ---- --list ---------------------------------------------------------------------------------- */
+
+static struct json_object *describe(const struct mgpu_checkpoint_tensor *t)
+{
+    struct json_object *o = json_object_new_object(), *shape = json_object_new_array();
+    for (int i = 0; i < t->rank; i++)
+        json_object_array_add(shape, json_object_new_int64(t->dims[i]));
+    json_object_object_add(o, "name", text(t->name));
+    json_object_object_add(o, "layer", text(t->layer));
+    json_object_object_add(o, "variable", text(t->leaf));
+    json_object_object_add(o, "shape", shape);
+    json_object_object_add(o, "type", text(mgpu_dtype_name(t->type)));
+    json_object_object_add(o, "weight", json_object_new_boolean(t->weight));
+    return o;
+}
+
+static void list_json(const struct mgpu_checkpoint *c, FILE *to)
+{
+    struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+    for (int i = 0; i < c->count; i++)
+        json_object_array_add(list, describe(&c->tensor[i]));
+    json_object_object_add(o, "kind", text(mgpu_checkpoint_kind_name(c->kind)));
+    json_object_object_add(o, "unwrapped", text(c->unwrapped ? c->unwrapped : ""));
+    json_object_object_add(o, "tensors", list);
+    print_object(to, o);
+}
+
+static void list_text(const struct mgpu_checkpoint *c, FILE *to)
+{
+    char shape[MGPU_SHAPE_TEXT];
+    fprintf(to, "%s: %s, %d weights%s%s\n", c->path, mgpu_checkpoint_kind_name(c->kind), c->weights,
+            c->unwrapped ? ", " : "", c->unwrapped ? c->unwrapped : "");
+    for (int i = 0; i < c->count; i++) {
+        const struct mgpu_checkpoint_tensor *t = &c->tensor[i];
+        bool known = *t->layer && c->kind < MGPU_CHECKPOINT_SAFETENSORS;
+        fprintf(to, "  %s %s %s%s%s%s%s%s\n", t->name, mgpu_dtype_name(t->type),
+                mgpu_shape_text(shape, t->rank, t->dims), known ? "  " : "", known ? t->layer : "",
+                known && *t->leaf ? " " : "", known ? t->leaf : "",
+                t->weight ? "" : "  (no weight)");
+    }
+}
+
+int mgpu_weights_list(const char *path, bool json, FILE *to)
+{
+    struct mgpu_checkpoint *c;
+    MGPU_TRY(mgpu_checkpoint_open(&c, path, true));
+    if (json)
+        list_json(c, to);
+    else
+        list_text(c, to);
+    mgpu_checkpoint_close(c);
+    return 0;
+}
+
+/* ---- --compare ------------------------------------------------------------------------------- */
+
+struct side { /* names and contents of one file */
+    struct mgpu_named_array *array;
+    int count;
+};
+
+struct comparison {
+    FILE *to;
+    struct json_object *list; /* NULL: lines of text */
+    int same, differ;
+};
+
+static void say(struct comparison *c, const char *name, const char *what, double most)
+{
+    if (!c->list) {
+        fprintf(c->to, "%s: %s", name, what);
+        if (most >= 0)
+            fprintf(c->to, " %.9g", most);
+        fputc('\n', c->to);
+        return;
+    }
+    struct json_object *o = json_object_new_object();
+    json_object_object_add(o, "name", text(name));
+    json_object_object_add(o, "result", text(what));
+    if (most >= 0)
+        json_object_object_add(o, "difference", json_object_new_double(most));
+    json_object_array_add(c->list, o);
+}
+
+static double largest_difference(const struct mgpu_array *a, const struct mgpu_array *b)
+{
+    double most = 0;
+    for (int64_t i = 0; i < mgpu_array_count(a); i++) {
+        double d =
+            fabs(mgpu_get_double(a->data, a->type, i) - mgpu_get_double(b->data, b->type, i));
+        most = d > most || isnan(d) ? d : most;
+    }
+    return isnan(most) ? INFINITY : most;
+}
+
+static void compare_arrays(struct comparison *c, const char *name, const struct mgpu_array *a,
+                           const struct mgpu_array *b)
+{
+    char x[MGPU_SHAPE_TEXT], y[MGPU_SHAPE_TEXT], what[2 * MGPU_SHAPE_TEXT + 16];
+    bool same_shape =
+        a->rank == b->rank && !memcmp(a->dims, b->dims, (size_t)a->rank * sizeof *a->dims);
+    double most = same_shape ? largest_difference(a, b) : -1;
+    if (same_shape && most == 0) {
+        c->same++;
+        return;
+    }
+    c->differ++;
+    snprintf(what, sizeof what, "%s and %s", mgpu_shape_text(x, a->rank, a->dims),
+             mgpu_shape_text(y, b->rank, b->dims));
+    say(c, name, same_shape ? "differs by" : what, most);
+}
+
+static void compare_sides(struct comparison *c, const struct side *a, const struct side *b)
+{
+    struct mgpu_arena *arena = mgpu_arena_new();
+    struct mgpu_names *names = mgpu_names_new(arena), *seen = mgpu_names_new(arena);
+    for (int i = 0; i < b->count; i++)
+        mgpu_names_set(names, b->array[i].name, &b->array[i]);
+    for (int i = 0; i < a->count; i++) {
+        const struct mgpu_named_array *other = mgpu_names_get(names, a->array[i].name);
+        mgpu_names_set(seen, a->array[i].name, a);
+        if (other)
+            compare_arrays(c, a->array[i].name, &a->array[i].array, &other->array);
+        else
+            say(c, a->array[i].name, "only in the first", -1);
+        c->differ += !other;
+    }
+    for (int i = 0; i < b->count; i++)
+        if (!mgpu_names_get(seen, b->array[i].name)) {
+            say(c, b->array[i].name, "only in the second", -1);
+            c->differ++;
+        }
+    mgpu_arena_free(arena);
+}
+
+static int load_plain(struct side *out, const char *path, bool unwrap)
+{
+    struct mgpu_checkpoint *c;
+    MGPU_TRY(mgpu_checkpoint_open(&c, path, unwrap));
+    int rc = mgpu_file_arrays(&out->array, &out->count, c, MGPU_TARGET_NPZ, false);
+    mgpu_checkpoint_close(c);
+    return rc;
+}
+
+static int is_model(const char *path, bool *out)
+{
+    struct mgpu_checkpoint *c;
+    MGPU_TRY(mgpu_checkpoint_open(&c, path, false));
+    *out = c->kind == MGPU_CHECKPOINT_ONNX;
+    mgpu_checkpoint_close(c);
+    return 0;
+}
+
+static int load_side(struct side *out, const char *path, const struct mgpu_convert_options *o)
+{
+    return o->model ? mgpu_file_arrays_of_model(&out->array, &out->count, path, o)
+                    : load_plain(out, path, !o->keep_wrapper);
+}
+
+/* Beside a file of weights a model gives the names and layouts. */
+static int load_sides(struct side *x, struct side *y, const char *a, const char *b,
+                      const struct mgpu_convert_options *o)
+{
+    struct mgpu_convert_options with = *o;
+    bool first, second;
+    MGPU_TRY(is_model(a, &first));
+    MGPU_TRY(is_model(b, &second));
+    if (!with.model && first != second)
+        with.model = first ? a : b;
+    MGPU_TRY(load_side(x, a, &with));
+    return load_side(y, b, &with);
+}
+
+int mgpu_weights_compare(const char *a, const char *b, const struct mgpu_convert_options *o,
+                         bool json, FILE *to, int *differ)
+{
+    struct side x = {0}, y = {0};
+    struct comparison c = {.to = to, .list = json ? json_object_new_array() : NULL};
+    int rc = load_sides(&x, &y, a, b, o);
+    if (rc == 0) {
+        compare_sides(&c, &x, &y);
+        *differ = c.differ;
+        if (!json)
+            fprintf(to, "%d of %d tensors are the same\n", c.same, c.same + c.differ);
+    }
+    if (rc == 0 && json) {
+        struct json_object *all = json_object_new_object();
+        json_object_object_add(all, "same", json_object_new_int(c.same));
+        json_object_object_add(all, "different", json_object_new_int(c.differ));
+        json_object_object_add(all, "tensors", json_object_get(c.list));
+        print_object(to, all);
+    }
+    json_object_put(c.list);
+    mgpu_file_arrays_free(x.array, x.count);
+    mgpu_file_arrays_free(y.array, y.count);
+    return rc;
+}

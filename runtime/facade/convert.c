@@ -1,0 +1,224 @@
+/* mgpu-convert: from any kind of weights file to any other. */
+#include "exporter/framework_names.h"
+#include "exporter/match.h"
+#include "runtime/base/option_text.h"
+#include "runtime/base/status.h"
+#include "runtime/facade/weights_file.h"
+#include "runtime/mgpu.h"
+
+#include <json-c/json.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- A model --------------------------------------------------------------------------------- */
+
+struct model {
+    struct mgpu_onnx_file *file;
+    struct mgpu_onnx_model *model;
+    struct mgpu_weights *weights;
+    struct mgpu_model_source source;
+};
+
+static int open_model(struct model *m, const char *path)
+{
+    static const struct mgpu_weights_options options;
+    memset(m, 0, sizeof *m);
+    MGPU_TRY(mgpu_onnx_read(&m->file, path));
+    MGPU_TRY(mgpu_onnx_model_new(&m->model, m->file));
+    MGPU_TRY(mgpu_prefix(mgpu_weights_identify(&m->weights, m->model, &options), "%s", path));
+    m->source = (struct mgpu_model_source){.model = m->model,
+                                           .weights = m->weights,
+                                           .contents = mgpu_model_own_contents,
+                                           .changed = mgpu_model_own_changed,
+                                           .context = &m->source};
+    return 0;
+}
+
+static void close_model(struct model *m)
+{
+    mgpu_weights_free(m->weights);
+    if (m->model)
+        mgpu_onnx_model_free(m->model);
+    if (m->file)
+        mgpu_onnx_free(m->file);
+}
+
+/* ---- Results --------------------------------------------------------------------------------- */
+
+static void print_line(FILE *to, const struct mgpu_weights_result *r)
+{
+    fprintf(to, "%d of %d tensors%s%s\n", r->matched, r->total, *r->unwrapped ? ", " : "",
+            r->unwrapped);
+}
+
+static void print_json(FILE *to, const struct mgpu_weights_result *r, const char *out)
+{
+    struct json_object *o = json_object_new_object(), *saved = json_object_new_array();
+    json_object_object_add(o, "matched", json_object_new_int(r->matched));
+    json_object_object_add(o, "total", json_object_new_int(r->total));
+    json_object_object_add(o, "unwrapped", json_object_new_string(r->unwrapped));
+    json_object_array_add(saved, json_object_new_string(out));
+    json_object_object_add(o, "saved", saved);
+    fprintf(
+        to, "%s\n",
+        json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
+    json_object_put(o);
+}
+
+/* ---- Through a model ------------------------------------------------------------------------- */
+
+static struct mgpu_match_options match_options(const struct mgpu_convert_options *o)
+{
+    return (struct mgpu_match_options){.map = o->map,
+                                       .by_order = o->by_order,
+                                       .partial = o->partial,
+                                       .skip_mismatch = o->skip_mismatch,
+                                       .allow_nonfinite = o->allow_nonfinite};
+}
+
+static int same_contents(struct model *a, struct model *b, const char *path)
+{
+    for (int i = 0; i < a->weights->count; i++) {
+        const struct mgpu_array *x = mgpu_weight_contents(a->weights, a->model, i);
+        const struct mgpu_array *y = mgpu_weight_contents(b->weights, b->model, i);
+        if (memcmp(x->data, y->data, (size_t)mgpu_array_count(x) * mgpu_dtype_size(x->type)))
+            return mgpu_fail(MGPU_EIO, "%s: read back, '%s' is not what was written", path,
+                             a->weights->weight[i].name);
+    }
+    return 0;
+}
+
+/* Reads the new file back into a model of its own and compares every weight. */
+static int verify(struct model *m, const char *model, const char *out,
+                  const struct mgpu_convert_options *o)
+{
+    struct model again;
+    struct mgpu_weights_result r;
+    const struct mgpu_match_options match = {.allow_nonfinite = true, .by_order = o->by_order};
+    int rc = open_model(&again, model);
+    if (rc == 0)
+        rc = mgpu_weights_from_file(&again.weights, again.model, out, !o->keep_wrapper, &match, &r);
+    if (rc == 0)
+        rc = same_contents(m, &again, out);
+    close_model(&again);
+    return rc;
+}
+
+static int write_model(struct model *m, const char *in, const char *out, enum mgpu_target target,
+                       const struct mgpu_convert_options *o)
+{
+    int count;
+    const struct mgpu_model_write_options w = {.as_exported = true,
+                                               .onnx_names = o->names && !strcmp(o->names, "onnx"),
+                                               .by_order = o->by_order,
+                                               .like = o->like};
+    MGPU_TRY(mgpu_model_write(&m->source, out, target, &w, &count));
+    return o->verify ? verify(m, o->model ? o->model : in, out, o) : 0;
+}
+
+static int through_model(const char *in, const char *out, enum mgpu_target target,
+                         const struct mgpu_convert_options *o, struct mgpu_weights_result *r)
+{
+    struct model m;
+    const struct mgpu_match_options match = match_options(o);
+    int rc = open_model(&m, o->model ? o->model : in);
+    if (rc == 0 && o->model)
+        rc = mgpu_weights_from_file(&m.weights, m.model, in, !o->keep_wrapper, &match, r);
+    else if (rc == 0)
+        mgpu_weights_result_set(r, m.weights->count, m.weights->count, NULL);
+    if (rc == 0)
+        rc = write_model(&m, in, out, target, o);
+    close_model(&m);
+    return rc;
+}
+
+int mgpu_file_arrays_of_model(struct mgpu_named_array **out, int *count, const char *path,
+                              const struct mgpu_convert_options *o)
+{
+    struct model m;
+    struct mgpu_weights_result r;
+    const struct mgpu_match_options match = match_options(o);
+    *out = NULL;
+    *count = 0;
+    int rc = open_model(&m, o->model);
+    if (rc == 0 && strcmp(path, o->model))
+        rc = mgpu_weights_from_file(&m.weights, m.model, path, !o->keep_wrapper, &match, &r);
+    if (rc == 0)
+        *out = mgpu_xcalloc((size_t)m.weights->count + 1, sizeof **out);
+    for (int i = 0; rc == 0 && i < m.weights->count; i++) {
+        struct mgpu_named_array *a = &(*out)[(*count)++];
+        a->name = mgpu_xstrdup(m.weights->weight[i].name);
+        rc = mgpu_model_own_contents(&m.source, i, 0, &a->array);
+    }
+    close_model(&m);
+    return rc;
+}
+
+/* ---- Files of weights alone ------------------------------------------------------------------ */
+
+static int without_model(struct mgpu_checkpoint *c, const char *out, enum mgpu_target target,
+                         const struct mgpu_convert_options *o, struct mgpu_weights_result *r)
+{
+    struct mgpu_named_array *arrays;
+    int count;
+    MGPU_TRY(mgpu_file_arrays(&arrays, &count, c, target, o->optimizer_state));
+    int rc = 0;
+    for (int i = 0; i < count && rc == 0 && !o->allow_nonfinite; i++)
+        rc = mgpu_prefix(mgpu_match_finite(&arrays[i].array, arrays[i].name), "%s", c->path);
+    if (rc == 0)
+        rc = mgpu_arrays_write(out, target, arrays, count);
+    mgpu_file_arrays_free(arrays, count);
+    mgpu_weights_result_set(r, c->weights, c->weights, c);
+    return rc;
+}
+
+static int check_options(const struct mgpu_convert_options *o, enum mgpu_target target)
+{
+    static const char *const names[] = {"onnx", "source"};
+    if (o->names && strcmp(o->names, "onnx") && strcmp(o->names, "source"))
+        return mgpu_unknown_word("--names", o->names, names, 2);
+    if (o->names && !strcmp(o->names, "onnx") && target == MGPU_TARGET_KERAS_STORE)
+        return mgpu_fail(MGPU_EUSAGE, "--names onnx: Keras 3's layout has no names");
+    if (o->like && target != MGPU_TARGET_KERAS_H5 && target != MGPU_TARGET_KERAS_STORE)
+        return mgpu_fail(MGPU_EUSAGE, "--like is for the two HDF5 layouts of Keras");
+    if (o->optimizer_state && target != MGPU_TARGET_SAFETENSORS && target != MGPU_TARGET_NPZ)
+        return mgpu_fail(MGPU_EUSAGE, "--optimizer-state: only safetensors and npz have a place "
+                                      "for it");
+    if (o->optimizer_state && o->model)
+        return mgpu_fail(MGPU_EUSAGE, "--optimizer-state keeps the names and layouts of the file: "
+                                      "not with --model");
+    return 0;
+}
+
+static int convert_file(const char *in, const char *out, enum mgpu_target target,
+                        const struct mgpu_convert_options *o, struct mgpu_weights_result *r)
+{
+    struct mgpu_checkpoint *c;
+    MGPU_TRY(mgpu_checkpoint_open(&c, in, !o->keep_wrapper));
+    int rc = c->kind == MGPU_CHECKPOINT_ONNX ? through_model(in, out, target, o, r)
+             : target == MGPU_TARGET_ONNX    ? mgpu_fail(MGPU_EUSAGE,
+                                                         "%s holds only weights: give the graph "
+                                                            "with --model MODEL.onnx",
+                                                         in)
+             : o->map || o->like || o->verify
+                 ? mgpu_fail(MGPU_EUSAGE, "--map, --like and --verify need --model")
+                 : without_model(c, out, target, o, r);
+    mgpu_checkpoint_close(c);
+    return rc;
+}
+
+int mgpu_weights_convert(const char *in, const char *out, const struct mgpu_convert_options *o,
+                         bool json, FILE *to)
+{
+    enum mgpu_target target;
+    struct mgpu_weights_result r = {0};
+    MGPU_TRY(mgpu_target_of(&target, out, o->to));
+    MGPU_TRY(check_options(o, target));
+    MGPU_TRY(o->model ? through_model(in, out, target, o, &r)
+                      : convert_file(in, out, target, o, &r));
+    if (json)
+        print_json(to, &r, out);
+    else
+        print_line(to, &r);
+    return 0;
+}

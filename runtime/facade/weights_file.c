@@ -1,0 +1,144 @@
+#include "runtime/facade/weights_file.h"
+
+#include "exporter/framework_names.h"
+#include "runtime/base/status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void mgpu_weights_result_set(struct mgpu_weights_result *r, int matched, int total,
+                             const struct mgpu_checkpoint *file)
+{
+    r->matched = matched;
+    r->total = total;
+    snprintf(r->unwrapped, sizeof r->unwrapped, "%s",
+             file && file->unwrapped ? file->unwrapped : "");
+}
+
+/* ---- Into a model ---------------------------------------------------------------------------- */
+
+static bool any_called(const struct mgpu_checkpoint *c, const char *const *leaves)
+{
+    for (int i = 0; i < c->count; i++)
+        for (int k = 0; leaves[k]; k++)
+            if (!strcmp(c->tensor[i].leaf, leaves[k]))
+                return true;
+    return false;
+}
+
+/* Whose layouts a file has: what only PyTorch calls so, what only Keras does; else the model's. */
+static enum mgpu_family family_of(const struct mgpu_checkpoint *c,
+                                  const struct mgpu_onnx_model *model)
+{
+    static const char *const torch[] = {"weight", "weight_ih_l0", "running_mean", NULL};
+    static const char *const keras[] = {"kernel", "recurrent_kernel", "depthwise_kernel", "gamma",
+                                        "beta",   "embeddings",       "moving_mean",      "alpha",
+                                        NULL};
+    if (c->kind == MGPU_CHECKPOINT_KERAS_STORE || c->kind == MGPU_CHECKPOINT_KERAS_ARCHIVE)
+        return MGPU_FAMILY_KERAS;
+    return any_called(c, torch)   ? MGPU_FAMILY_TORCH
+           : any_called(c, keras) ? MGPU_FAMILY_KERAS
+                                  : mgpu_framework_family(model);
+}
+
+static void tell_faults(const struct mgpu_match *m)
+{
+    for (int i = 0; i < m->faults; i++)
+        mgpu_note("%s: left out: %s", m->file->path, m->fault[i].text);
+}
+
+int mgpu_weights_from_file(struct mgpu_weights **weights, const struct mgpu_onnx_model *model,
+                           const char *path, bool unwrap, const struct mgpu_match_options *options,
+                           struct mgpu_weights_result *result)
+{
+    struct mgpu_checkpoint *c;
+    struct mgpu_variables *v;
+    struct mgpu_match *m;
+    MGPU_TRY(mgpu_checkpoint_open(&c, path, unwrap));
+    mgpu_variables_new(&v, model, *weights, family_of(c, model));
+    int rc = mgpu_match_new(&m, c, v, options);
+    if (rc == 0)
+        rc = mgpu_match_load(m, *weights, options);
+    if (rc == 0) {
+        tell_faults(m);
+        mgpu_weights_result_set(result, m->matched, m->total, c);
+    }
+    mgpu_match_free(m);
+    mgpu_variables_free(v);
+    mgpu_checkpoint_close(c);
+    return rc;
+}
+
+/* ---- Without a model ------------------------------------------------------------------------- */
+
+static bool is_keras(const struct mgpu_checkpoint *c)
+{
+    return c->kind < MGPU_CHECKPOINT_SAFETENSORS;
+}
+
+static bool is_store(const struct mgpu_checkpoint *c)
+{
+    return c->kind == MGPU_CHECKPOINT_KERAS_STORE || c->kind == MGPU_CHECKPOINT_KERAS_ARCHIVE;
+}
+
+/* "conv1/kernel", "conv1/kernel:0" in Keras's legacy layout. Names of a file that stays in its own
+ * layout, and of no Keras, do not change. */
+static char *name_of(const struct mgpu_checkpoint *c, const struct mgpu_checkpoint_tensor *t,
+                     enum mgpu_target target)
+{
+    bool h5 = target == MGPU_TARGET_KERAS_H5;
+    char *name, number[16];
+    if (target == MGPU_TARGET_KERAS_STORE)
+        return mgpu_xstrdup(t->name + 1);
+    if (!t->weight || !is_keras(c) || (h5 && !is_store(c) && !c->unwrapped))
+        return mgpu_xstrdup(t->name);
+    snprintf(number, sizeof number, "%d", t->index);
+    if (asprintf(&name, "%s/%s%s", *t->layer ? t->layer : t->group, *t->leaf ? t->leaf : number,
+                 h5 ? ":0" : "") < 0)
+        return mgpu_xstrdup(t->name);
+    return name;
+}
+
+static const char *layer_of(const struct mgpu_checkpoint *c, const struct mgpu_checkpoint_tensor *t,
+                            enum mgpu_target target)
+{
+    if (target == MGPU_TARGET_KERAS_STORE)
+        return *t->layer ? t->layer : NULL;
+    return is_keras(c) && !is_store(c) ? t->group : NULL;
+}
+
+int mgpu_file_arrays(struct mgpu_named_array **out, int *count, const struct mgpu_checkpoint *c,
+                     enum mgpu_target target, bool optimizer_state)
+{
+    *count = 0;
+    *out = NULL;
+    if (target == MGPU_TARGET_KERAS_STORE && !is_store(c))
+        return mgpu_fail(MGPU_EINVALID,
+                         "%s does not say of which class its layers are, as Keras 3's layout must: "
+                         "give --model MODEL.onnx",
+                         c->path);
+    *out = mgpu_xcalloc((size_t)c->count + 1, sizeof **out);
+    int rc = 0;
+    for (int i = 0; i < c->count && rc == 0; i++) {
+        const struct mgpu_checkpoint_tensor *t = &c->tensor[i];
+        if (!t->weight && !optimizer_state)
+            continue;
+        struct mgpu_named_array *a = &(*out)[(*count)++];
+        a->name = name_of(c, t, target);
+        a->layer = layer_of(c, t, target);
+        rc = mgpu_checkpoint_load(c, i, &a->array);
+    }
+    if (rc < 0)
+        mgpu_file_arrays_free(*out, *count);
+    return rc;
+}
+
+void mgpu_file_arrays_free(struct mgpu_named_array *arrays, int count)
+{
+    for (int i = 0; i < count; i++) {
+        free(arrays[i].name);
+        mgpu_array_free(&arrays[i].array);
+    }
+    free(arrays);
+}

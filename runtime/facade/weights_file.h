@@ -1,0 +1,33 @@
+/* Weights out of files into a model's weights: for mgpu-convert and mgpu-train --init. */
+#ifndef MGPU_FACADE_WEIGHTS_FILE_H
+#define MGPU_FACADE_WEIGHTS_FILE_H
+
+#include "exporter/match.h"
+#include "exporter/model_write.h"
+
+struct mgpu_weights_result {
+    int matched, total;
+    char unwrapped[256]; /* "", or "wrapper model_1 removed" */
+};
+
+void mgpu_weights_result_set(struct mgpu_weights_result *result, int matched, int total,
+                             const struct mgpu_checkpoint *file);
+
+/* Matches a file and reads it into (*weights)->given. What was left out with permission is told in
+ * notes. */
+int mgpu_weights_from_file(struct mgpu_weights **weights, const struct mgpu_onnx_model *model,
+                           const char *path, bool unwrap, const struct mgpu_match_options *options,
+                           struct mgpu_weights_result *result);
+
+/* The tensors of a file under the names that a file of kind `target` gives them, in the layouts
+ * that they have. */
+int mgpu_file_arrays(struct mgpu_named_array **out, int *count, const struct mgpu_checkpoint *c,
+                     enum mgpu_target target, bool optimizer_state);
+void mgpu_file_arrays_free(struct mgpu_named_array *arrays, int count);
+
+/* The weights of options->model with the contents of a file, by initializer. */
+struct mgpu_convert_options;
+int mgpu_file_arrays_of_model(struct mgpu_named_array **out, int *count, const char *path,
+                              const struct mgpu_convert_options *options);
+
+#endif

@@ -57,6 +57,11 @@ static bool is_folder(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+static int compare(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
 /* Names in alphabetical order, none that begin with a dot. */
 static int list_names(struct mgpu_name_list *out, const char *folder)
 {
@@ -71,12 +76,9 @@ static int list_names(struct mgpu_name_list *out, const char *folder)
         free(entries[i]);
     }
     free(entries);
+    if (out->count)
+        qsort(out->items, (size_t)out->count, sizeof *out->items, compare);
     return 0;
-}
-
-static int compare(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
 static void add_file(struct images *s, const char *path, int64_t label)
@@ -95,7 +97,6 @@ static int add_class(struct images *s, const char *folder, int64_t label, int de
         return mgpu_fail(MGPU_EUNSUPPORTED, "%s: folders nested deeper than %d", folder,
                          DEPTH_MOST);
     MGPU_TRY(list_names(&names, folder));
-    qsort(names.items, (size_t)names.count, sizeof *names.items, compare);
     int rc = 0;
     for (int i = 0; i < names.count && rc == 0; i++) {
         char *path = join(folder, names.items[i]);
@@ -116,7 +117,6 @@ static int add_classes(struct images *s, const char *folder)
 {
     struct mgpu_name_list names;
     MGPU_TRY(list_names(&names, folder));
-    qsort(names.items, (size_t)names.count, sizeof *names.items, compare);
     int rc = 0;
     for (int i = 0; i < names.count && rc == 0; i++) {
         char *path = join(folder, names.items[i]);

@@ -3,6 +3,7 @@
 #include "partitioner/plan_check.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
+#include "runtime/compile/fuse.h"
 #include "runtime/compile/program.h"
 
 #include <errno.h>
@@ -156,12 +157,24 @@ static bool has_pinned(const struct mgpu_planner *p, const struct mgpu_graph *g)
     return all;
 }
 
-/* The nodes that a step runs; as the model has them where one that is pinned would have become a
- * part of another. */
+static bool has_cpus(const struct mgpu_topology *t)
+{
+    for (int k = 0; k < t->kinds; k++)
+        if (t->kind[k].threads)
+            return true;
+    return false;
+}
+
+/* The nodes that a step runs (blocks of channels are for CPUs); as the model has them where one
+ * that is pinned would have become a part of another. */
 static int build_graph(struct mgpu_planner *p, int variant, int64_t batch, struct mgpu_graph **g)
 {
     MGPU_TRY(p->model->graph(g, p->model->context, batch, p->variant[variant]));
-    int rc = mgpu_optimize(*g, &mgpu_backend_cpu);
+    int rc = 0;
+    if (has_cpus(p->planned->topology))
+        rc = mgpu_optimize(*g, &mgpu_backend_cpu);
+    else
+        mgpu_fuse(*g, &mgpu_backend_cpu);
     if (rc == 0 && has_pinned(p, *g))
         return 0;
     mgpu_graph_free(*g);
@@ -182,14 +195,6 @@ static int build_tasks(struct mgpu_planner *p, int variant, int64_t batch, int b
     if (rc == 0)
         set_pins(p, *out);
     return rc;
-}
-
-static bool has_cpus(const struct mgpu_topology *t)
-{
-    for (int k = 0; k < t->kinds; k++)
-        if (t->kind[k].threads)
-            return true;
-    return false;
 }
 
 static int tasks(void *context, int variant, int64_t batch, int devices,

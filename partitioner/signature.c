@@ -97,6 +97,8 @@ static void add_value(struct text *t, const struct mgpu_value *v)
     for (int k = 0; k < v->rank; k++)
         add(t, "%s%lld", k ? "," : "", (long long)v->dims[k].value);
     add(t, "]");
+    if (v->block)
+        add(t, ":%d", v->block);
 }
 
 char *mgpu_node_signature(char text[MGPU_SIGNATURE_TEXT], const struct mgpu_node *node)

@@ -563,44 +563,6 @@ static struct mgpu_value *if_here(struct pass *p, struct mgpu_value *v)
     return p->at[v->id] >> p->place & 1 ? local(p, v) : NULL;
 }
 
-/* What parameters become and is no bucket's: running statistics. Those of one place and type are
- * summed together. */
-static int sum_together(struct pass *p, int place, enum mgpu_dtype type)
-{
-    struct mgpu_graph *g = p->g;
-    size_t most = (size_t)g->parameter_count + 1;
-    struct mgpu_value **term = mgpu_xcalloc(3 * most, sizeof(struct mgpu_value *));
-    struct mgpu_value **whole = term + most, **part = whole + most;
-    int n = 0, rc = 0;
-    for (int i = 0; i < g->parameter_count && rc == 0; i++) {
-        struct mgpu_value *v = current(p, g->parameters[i].next);
-        if (!v || v->type != type || !mgpu_split_is_term(p->state[v->id]) || p->whole[v->id] ||
-            lowest(p->at[v->id]) != place)
-            continue;
-        rc = term_of(p, place, v, &term[n]);
-        grow(p);
-        part[n++] = v;
-    }
-    if (rc == 0 && n)
-        rc = all_reduce(p, place, n, term, whole);
-    grow(p);
-    for (int i = 0; i < n && rc == 0; i++) {
-        p->state[whole[i]->id] = REPLICATED;
-        p->whole[part[i]->id] = whole[i];
-    }
-    free(term);
-    return rc;
-}
-
-static int sum_statistics(struct pass *p)
-{
-    for (int place = 0; place < p->plan->places && p->plan->replicas > 1; place++) {
-        MGPU_TRY(sum_together(p, place, MGPU_FLOAT));
-        MGPU_TRY(sum_together(p, place, MGPU_DOUBLE));
-    }
-    return 0;
-}
-
 static int finish_parameters(struct pass *p)
 {
     struct mgpu_graph *g = p->g;
@@ -715,8 +677,6 @@ int mgpu_plan_apply(struct mgpu_graph *g, const struct mgpu_plan *plan, int rank
     int rc = walk(&p);
     if (rc == 0)
         rc = close_buckets(&p);
-    if (rc == 0)
-        rc = sum_statistics(&p);
     if (rc == 0)
         rc = finish_parameters(&p);
     if (rc == 0)

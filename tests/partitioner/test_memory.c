@@ -1,6 +1,7 @@
 /* Bytes of a device: from compilations, and from tasks, which must not say less. */
 #include "partitioner/memory.h"
 #include "partitioner/tasks.h"
+#include "runtime/compile/program.h"
 #include "tests/partitioner/plan_models.h"
 #include "tests/test.h"
 
@@ -30,6 +31,7 @@ static struct mgpu_task_graph *tasks_of(const char *text, int64_t batch)
     struct mgpu_topology *topology;
     struct mgpu_task_graph *t;
     struct mgpu_graph *g = plan_graph(text, batch);
+    CHECK_OK(mgpu_optimize(g, &mgpu_backend_cpu));
     CHECK_OK(mgpu_topology_parse(&topology, "2xcpu"));
     CHECK_OK(mgpu_tasks_build(&t, g, topology, MGPU_RATE_F32, NULL));
     mgpu_topology_free(topology);

@@ -416,6 +416,6 @@ dnnl_memory_desc_t mgpu_dnn_blocked(int rank, const int64_t *dims, int block)
 {
     static const dnnl_format_tag_t of_8[] = {dnnl_nCw8c, dnnl_nChw8c, dnnl_nCdhw8c};
     static const dnnl_format_tag_t of_16[] = {dnnl_nCw16c, dnnl_nChw16c, dnnl_nCdhw16c};
-    return block ? mgpu_dnn_tagged(rank, dims, (block == 8 ? of_8 : of_16)[rank - 3])
+    return block ? mgpu_dnn_tagged(rank, dims, block == 8 ? of_8[rank - 3] : of_16[rank - 3])
                  : mgpu_dnn_plain(rank, dims);
 }

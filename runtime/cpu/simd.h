@@ -62,16 +62,16 @@ MGPU_INLINE float mgpu_clampf(float x, float limit)
     return x < -limit ? -limit : x;
 }
 
-MGPU_INLINE float mgpu_from_bits(int32_t bits)
+MGPU_INLINE float mgpu_from_bits(uint32_t bits)
 {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
 }
 
-MGPU_INLINE int32_t mgpu_to_bits(float x)
+MGPU_INLINE uint32_t mgpu_to_bits(float x)
 {
-    int32_t bits;
+    uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
@@ -87,7 +87,8 @@ MGPU_INLINE float mgpu_expf(float x)
     float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
     float p = 1.381461039e-3f * r + 8.368711137e-3f;
     p = ((p * r + 4.166838749e-2f) * r + 1.666652068e-1f) * r + 4.999999345e-1f;
-    int32_t power = mgpu_to_bits(shifted) - mgpu_to_bits(12582912.0f), half = power >> 1;
+    uint32_t power = mgpu_to_bits(shifted) - mgpu_to_bits(12582912.0f);
+    uint32_t half = (uint32_t)((int32_t)power >> 1);
     p = (p * r * r + r) + 1;
     return p * mgpu_from_bits((half + 127) << 23) * mgpu_from_bits((power - half + 127) << 23);
 }

@@ -197,30 +197,12 @@ struct rows {
 };
 
 const struct mgpu_lowering *const mgpu_lower_families[] = {
-    mgpu_lower_math,
-    mgpu_lower_logic,
-    mgpu_lower_tensor,
-    mgpu_lower_move,
-    mgpu_lower_gather,
-    mgpu_lower_reduce,
-    mgpu_lower_linear,
-    mgpu_lower_conv,
-    mgpu_lower_normalize,
-    mgpu_lower_rnn,
-    mgpu_lower_attention,
-    mgpu_lower_image,
-    mgpu_lower_loss,
-    mgpu_lower_control,
-    mgpu_lower_sequence,
-    mgpu_lower_signal,
-    mgpu_lower_found,
-    mgpu_lower_region,
-    mgpu_lower_roi,
-    mgpu_lower_quantize,
-    mgpu_lower_random,
-    mgpu_lower_training,
-    mgpu_lower_state,
-    NULL,
+    mgpu_lower_math,      mgpu_lower_logic,    mgpu_lower_tensor,    mgpu_lower_move,
+    mgpu_lower_gather,    mgpu_lower_reduce,   mgpu_lower_linear,    mgpu_lower_conv,
+    mgpu_lower_normalize, mgpu_lower_rnn,      mgpu_lower_attention, mgpu_lower_image,
+    mgpu_lower_loss,      mgpu_lower_control,  mgpu_lower_sequence,  mgpu_lower_signal,
+    mgpu_lower_found,     mgpu_lower_region,   mgpu_lower_roi,       mgpu_lower_quantize,
+    mgpu_lower_random,    mgpu_lower_training, mgpu_lower_state,     NULL,
 };
 
 static void list_families(struct mgpu_lower_walk *w)

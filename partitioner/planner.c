@@ -68,8 +68,11 @@ static int settle_pins(struct mgpu_planner *p)
     const char **name = MGPU_NEW_ARRAY(arena, const char *, t->devices);
     for (int i = 0; i < t->devices; i++)
         name[i] = t->device[i].name;
-    struct mgpu_pins pins = {
-        .pin = p->options->pin, .merge = p->options->merge, .devices = t->devices, .device = name};
+    struct mgpu_pins pins = {.option = p->options->pin_option ? p->options->pin_option : "--pin",
+                             .pin = p->options->pin,
+                             .merge = p->options->merge,
+                             .devices = t->devices,
+                             .device = name};
     p->pin = MGPU_NEW_ARRAY(arena, int, p->planned->outline->nodes);
     return mgpu_pins_apply(p->pin, p->planned->outline, &pins);
 }

@@ -255,12 +255,28 @@ static int train_and_save(struct mgpu_trainer *t, const struct mgpu_train_comman
     return 0;
 }
 
+/* One file would take the place of the other. */
+static int check_apart(const struct mgpu_train_command *c)
+{
+    const char *checkpoint = c->options.checkpoint;
+    for (int i = 0; c->save && c->save[i]; i++) {
+        bool twice = checkpoint && !strcmp(checkpoint, c->save[i]);
+        for (int k = 0; k < i; k++)
+            twice = twice || !strcmp(c->save[k], c->save[i]);
+        if (twice)
+            return mgpu_fail(MGPU_EUSAGE, "%s is to be written twice (--save, --checkpoint)",
+                             c->save[i]);
+    }
+    return 0;
+}
+
 static int job(const struct mgpu_train_command *c, struct mgpu_train_result *result)
 {
     struct mgpu_trainer *t;
     struct mgpu_facts facts;
     if (c->report)
         return mgpu_report(c->model, &c->options, c->json, stdout);
+    MGPU_TRY(check_apart(c));
     for (int i = 0; c->save && c->save[i]; i++)
         MGPU_TRY(mgpu_check_target(c->save[i]));
     if (c->profile)
@@ -315,12 +331,13 @@ int main(int argc, char **argv)
         if (!c.quiet)
             mgpu_set_note(note, NULL);
         rc = job(&c, &result);
-        fflush(stdout);
+        if (rc >= 0 && c.json && !c.report)
+            mgpu_result_print(&result, stdout);
         if (rc < 0)
             status = fail(rc);
-        else if (c.json && !c.report)
-            mgpu_result_print(&result, stdout);
     }
+    if ((fflush(stdout) || ferror(stdout)) && status == 0)
+        status = fail(mgpu_fail(MGPU_EIO, "standard output cannot be written"));
     mgpu_result_free(&result);
     mgpu_args_free(mgpu_train_table, &c);
     return status;

@@ -227,9 +227,9 @@ static void fill_fixed(const struct mgpu_launch *l, const struct mgpu_expr *e, f
     const struct program *p = l->state;
     for (int k = 0; k < e->count; k++) {
         const struct mgpu_expr_op *op = &e->op[k];
-        float *to = slots + (int64_t)p->place[k].slot * TILE;
         if (p->place[k].kind != FIXED || p->place[k].slot < 0)
             continue;
+        float *to = slots + (int64_t)p->place[k].slot * TILE;
         if (op->code == MGPU_X_INPUT)
             mgpu_broadcast_load(&p->place[k].from, &l->in[op->integer], 0, n, to);
         else

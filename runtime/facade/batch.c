@@ -290,7 +290,8 @@ int mgpu_totals_numbers(struct mgpu_trainer *t, const struct mgpu_totals *totals
     double whole = 0;
     t->numbers[n++] = (struct mgpu_number){.name = "loss"};
     for (int i = 0; i < t->losses; i++) {
-        double mean = totals->count[i] > 0 ? totals->loss[i] / totals->count[i] : 0;
+        double none = totals->samples ? 0 : NAN; /* every step was skipped: nothing is known */
+        double mean = totals->count[i] > 0 ? totals->loss[i] / totals->count[i] : none;
         whole += mean;
         if (t->losses > 1)
             t->numbers[n++] = (struct mgpu_number){.name = t->number_names[i], .value = mean};

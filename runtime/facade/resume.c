@@ -284,6 +284,9 @@ int mgpu_resume_read(struct mgpu_trainer *t)
     int64_t asked = t->options.seed;
     if (t->options.initial_epoch)
         return mgpu_fail(MGPU_EUSAGE, "--initial-epoch: --resume knows which epoch comes next");
+    if (t->options.init || mgpu_text_count(t->options.reinit))
+        return mgpu_fail(MGPU_EUSAGE,
+                         "--resume takes all weights from the checkpoint: no --init or --reinit");
     mgpu_run_state_init(&t->resume);
     MGPU_TRY(mgpu_prefix(mgpu_run_state_read(&t->resume, path), "--resume"));
     MGPU_TRY(mgpu_prefix(check_model(t), "--resume %s", path));

@@ -183,6 +183,47 @@ static void test_chosen_single(void)
     mgpu_trainer_free(t);
 }
 
+/* Places without devices are those of the default device. */
+static void test_places_without_devices(void)
+{
+    struct mgpu_options o = plain();
+    o.devices = NULL;
+    o.weights_on = "cpu";
+    struct tiny_result r = train(three, &o);
+    CHECK_(r.rc >= 0, "%s", r.error);
+    o.weights_on = NULL;
+    o.place = tiny_list("nowhere=cpu", NULL);
+    refused(three, &o, "--place 'nowhere=cpu': no node is called 'nowhere'");
+}
+
+/* Steps that were all skipped have no loss, so that no epoch of them is the best. */
+static void test_all_steps_skipped(void)
+{
+    struct mgpu_options o = plain();
+    struct mgpu_trainer *t;
+    struct mgpu_step_result step;
+    struct mgpu_epoch_result end;
+    o.optimizer = "sgd,lr=1e39";
+    o.skip_nonfinite = true;
+    o.epochs = 3;
+    CHECK_OK(mgpu_trainer_new(&t, tiny_model(three), &o));
+    for (int i = 0; i < 3; i++) {
+        CHECK(mgpu_step(t, &step) == 1 && step.epoch_ends);
+        CHECK_OK(mgpu_epoch_end(t, &end));
+        CHECK(step.skipped == isnan(end.numbers[0].value));
+    }
+    CHECK(step.skipped);
+    mgpu_trainer_free(t);
+}
+
+static void test_resume_beside_new_weights(void)
+{
+    struct mgpu_options o = plain();
+    o.resume = "run.h5";
+    o.reinit = tiny_list("w", NULL);
+    refused(three, &o, "no --init or --reinit");
+}
+
 /* Two losses of one output are two numbers, and their labels' accuracy is one. */
 static void test_two_losses_of_one_output(void)
 {
@@ -213,6 +254,9 @@ int main(void)
     test_deterministic_places();
     test_step_rows_devices();
     test_chosen_single();
+    test_places_without_devices();
+    test_all_steps_skipped();
+    test_resume_beside_new_weights();
     test_two_losses_of_one_output();
     tiny_end();
     return test_end();

@@ -1,4 +1,5 @@
 /* mgpu-convert: the command line over mgpu.h. Results on stdout, talk on stderr. */
+#include "runtime/base/status.h"
 #include "runtime/cli/convert_args.h"
 #include "runtime/mgpu.h"
 
@@ -57,6 +58,8 @@ int main(int argc, char **argv)
     struct mgpu_convert_command c = {0};
     int rc = mgpu_convert_parse(&c, argc, argv);
     int status = rc < 0 ? fail(rc) : job(&c);
+    if ((fflush(stdout) || ferror(stdout)) && status == 0)
+        status = fail(mgpu_fail(MGPU_EIO, "standard output cannot be written"));
     free(c.file);
     mgpu_args_free(mgpu_convert_args, &c);
     return status;

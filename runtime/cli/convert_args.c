@@ -46,7 +46,7 @@ const struct mgpu_arg mgpu_convert_args[] = {
     FLAG("verify", OPTION(verify), "read OUT back and compare all weights (with a model)"),
     FLAG("json", FIELD(json), "one JSON object as the last line"),
     FLAG("quiet", FIELD(quiet), "no talk on stderr"),
-    {.name = "help", .kind = MGPU_ARG_MAYBE_TEXT, .offset = FIELD(help), .help = "this text"},
+    FLAG("help", FIELD(help), "this text"),
     FLAG("version", FIELD(version), "print the version"),
     {.name = NULL},
 };

@@ -10,7 +10,7 @@ struct mgpu_convert_command {
     const char **file; /* what is no option */
     int files;
     const char *unwrap;
-    const char *help; /* NULL: not asked */
+    bool help;
     bool version, quiet, json, list, compare;
 };
 

@@ -246,7 +246,7 @@ static float *locate(const struct mgpu_launch *l, int k, float *slots, int64_t f
         return (float *)l->in[place->index].data + flat;
     if (place->kind == OUTPUT)
         return (float *)l->out[0].data + flat;
-    return slots + (int64_t)place->slot * TILE;
+    return place->slot < 0 ? NULL : slots + (int64_t)place->slot * TILE;
 }
 
 static void store(const struct mgpu_tensor *y, int64_t flat, int n, const float *from)

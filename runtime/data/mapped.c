@@ -29,7 +29,7 @@ static int map(struct mgpu_mapped *out, int fd, const char *path)
 int mgpu_mapped_open(struct mgpu_mapped *out, const char *path)
 {
     memset(out, 0, sizeof *out);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe does not make us wait */
     if (fd < 0)
         return mgpu_fail(MGPU_EIO, "%s: %s", path, strerror(errno));
     int rc = map(out, fd, path);

@@ -111,8 +111,8 @@ static double largest_difference(const struct mgpu_array *a, const struct mgpu_a
 {
     double most = 0;
     for (int64_t i = 0; i < mgpu_array_count(a); i++) {
-        double d =
-            fabs(mgpu_get_double(a->data, a->type, i) - mgpu_get_double(b->data, b->type, i));
+        double x = mgpu_get_double(a->data, a->type, i), y = mgpu_get_double(b->data, b->type, i);
+        double d = x == y || (isnan(x) && isnan(y)) ? 0 : fabs(x - y);
         most = d > most || isnan(d) ? d : most;
     }
     return isnan(most) ? INFINITY : most;

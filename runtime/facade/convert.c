@@ -9,6 +9,7 @@
 #include <json-c/json.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* ---- A model --------------------------------------------------------------------------------- */
 
@@ -207,6 +208,15 @@ static int convert_file(const char *in, const char *out, enum mgpu_target target
     return rc;
 }
 
+/* What is not a weight would be lost with the file that is read. */
+static int check_apart(const char *in, const char *out)
+{
+    struct stat a, b;
+    bool same =
+        stat(in, &a) == 0 && stat(out, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    return same ? mgpu_fail(MGPU_EUSAGE, "%s is IN and OUT: give OUT another name", out) : 0;
+}
+
 int mgpu_weights_convert(const char *in, const char *out, const struct mgpu_convert_options *o,
                          bool json, FILE *to)
 {
@@ -214,6 +224,7 @@ int mgpu_weights_convert(const char *in, const char *out, const struct mgpu_conv
     struct mgpu_weights_result r = {0};
     MGPU_TRY(mgpu_target_of(&target, out, o->to));
     MGPU_TRY(check_options(o, target));
+    MGPU_TRY(check_apart(in, out));
     MGPU_TRY(o->model ? through_model(in, out, target, o, &r)
                       : convert_file(in, out, target, o, &r));
     if (json)

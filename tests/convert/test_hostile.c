@@ -6,6 +6,7 @@
 #include "tests/onnx_build.h"
 #include "tests/test.h"
 
+#include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -262,6 +263,31 @@ static void test_full_disk(void)
                 "/nowhere/w.h5: cannot write");
 }
 
+/* A pipe does not make us wait; IN is not overwritten; NaN is no difference to itself. */
+static void test_files(void)
+{
+    static const float values[] = {1, NAN, INFINITY};
+    char said[256];
+    int differ = 1;
+    const char *pipe = build_path("pipe.h5"), *a = build_path("nan.safetensors");
+    struct mgpu_convert_options o = {.allow_nonfinite = true};
+    CHECK(mkfifo(pipe, 0600) == 0);
+    CHECK_FAILS(mgpu_weights_list(pipe, false, stdout), "regular file");
+    FILE *f = fopen(a, "wb");
+    static const char header[] =
+        "{\"w\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]}}   ";
+    uint64_t size = sizeof header - 1;
+    fwrite(&size, 8, 1, f);
+    fwrite(header, 1, size, f);
+    fwrite(values, sizeof values, 1, f);
+    fclose(f);
+    FILE *to = fmemopen(said, sizeof said, "w");
+    CHECK_OK(mgpu_weights_compare(a, a, &o, false, to, &differ));
+    CHECK(differ == 0);
+    CHECK_FAILS(mgpu_weights_convert(a, a, &o, false, to), "is IN and OUT");
+    fclose(to);
+}
+
 int main(void)
 {
     build_begin();
@@ -274,6 +300,7 @@ int main(void)
     test_text();
     test_cut();
     test_full_disk();
+    test_files();
     build_end();
     return test_end();
 }

@@ -94,12 +94,16 @@ static bool all_zero(const struct mgpu_match *m, int tensor)
     return zero;
 }
 
-/* Exporters drop biases of zero: nothing is lost with them. PyTorch counts batches in its
- * normalisations; no number of the model depends on it. */
+bool mgpu_match_is_counter(const struct mgpu_checkpoint_tensor *t)
+{
+    return !strcmp(t->leaf, "num_batches_tracked");
+}
+
+/* Exporters drop biases of zero: nothing is lost with them. */
 static bool is_harmless(const struct mgpu_match *m, const struct mgpu_layers *f, int tensor)
 {
     const struct mgpu_checkpoint_tensor *t = &m->file->tensor[tensor];
-    if (!strcmp(t->leaf, "num_batches_tracked"))
+    if (mgpu_match_is_counter(t))
         return true;
     for (int i = 0; i < f->count; i++)
         for (int k = 0; k < f->layer[i].tensors; k++)
@@ -135,13 +139,14 @@ static bool is_allowed(const struct mgpu_match_fault *f, const struct mgpu_match
     return f->kind == MGPU_MATCH_SHAPE ? o->skip_mismatch : o->partial;
 }
 
-static int refuse(struct mgpu_match *m, const struct mgpu_match_options *o)
+/* `any`: something did match; else nothing is allowed. */
+static int refuse(struct mgpu_match *m, const struct mgpu_match_options *o, bool any)
 {
     enum { SHOWN = 3 };
     const char *text = "";
     int shown = 0, more = 0;
     for (int i = 0; i < m->faults; i++) {
-        if (m->matched && is_allowed(&m->fault[i], o))
+        if (any && is_allowed(&m->fault[i], o))
             continue;
         if (shown == SHOWN) {
             more++;
@@ -159,18 +164,17 @@ int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,
                      const struct mgpu_match_options *o)
 {
     int missing = 0, left = 0;
-    bool fine;
     for (int i = 0; i < m->file->count; i++)
         if (m->variable[i] >= 0)
             check_shape(m, i);
     int shapes = m->faults;
     for (int i = 0; i < m->file->count; i++)
         m->matched += m->variable[i] >= 0;
+    bool any = m->matched > 0, fine = any;
     find_missing(m, &missing);
     find_left(m, file, &left);
     m->total = m->matched + shapes + (missing > left ? missing : left);
-    fine = m->matched > 0;
     for (int i = 0; i < m->faults; i++)
         fine &= is_allowed(&m->fault[i], o);
-    return fine ? 0 : refuse(m, o);
+    return fine ? 0 : refuse(m, o, any);
 }

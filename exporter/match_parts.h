@@ -31,6 +31,10 @@ bool mgpu_match_looks_like(const struct mgpu_match *m, const struct mgpu_file_la
 void mgpu_match_structure(struct mgpu_match *m, struct mgpu_layers *file);
 void mgpu_match_order(struct mgpu_match *m, struct mgpu_layers *file);
 
+/* match_judge.c: a count of batches, which PyTorch's normalisations keep and no number of a model
+ * depends on. */
+bool mgpu_match_is_counter(const struct mgpu_checkpoint_tensor *tensor);
+
 /* match_rules.c: the user's */
 int mgpu_match_rules(struct mgpu_match *m, const char *path);
 

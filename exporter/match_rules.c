@@ -51,6 +51,8 @@ static int use_rule(struct mgpu_match *m, const char *theirs, const char *ours)
         if (!to)
             continue;
         int variable = variable_called(m, to);
+        if (variable < 0 && mgpu_match_is_counter(&m->file->tensor[t]))
+            continue;
         if (variable < 0)
             return unknown(m, to);
         if (m->tensor[variable] >= 0)

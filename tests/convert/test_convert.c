@@ -304,6 +304,24 @@ static void test_ambiguous(void)
     CHECK(weights_differ(back, model, 0) == 0);
 }
 
+/* Counters of batches are no match, nor in the way of a rule. */
+static void test_counters(void)
+{
+    static const char *const layers[] = {"one", NULL};
+    static const struct weights_entry entries[] = {{"one", "one/kernel", 2, {2, 2}, 1},
+                                                   {"one", "one/bias", 1, {2}, 5},
+                                                   {"one", "one/num_batches_tracked", 1, {2}, 7}};
+    const char *model = path_of("dense.onnx"), *file = path_of("counted.h5");
+    const char *out = path_of("out.onnx"), *rules = path_of("rules");
+    struct mgpu_convert_options o = {.model = model, .partial = true};
+    make_onnx_file(model, dense_1);
+    weights_legacy(file, layers, entries, 3);
+    CHECK_FAILS(weights_convert(line, file, out, &o), "1 of 3 tensors");
+    o.map = rules;
+    write_text(rules, "one/* -> net/dense_1/*\n");
+    CHECK_OK(weights_convert(line, file, out, &o));
+}
+
 /* ---- reports.md row 30 ----------------------------------------------------------------------- */
 
 /* A sum of `count` initializers, all through HDF5 and back. */
@@ -357,6 +375,7 @@ int main(void)
     test_prefixes();
     test_row_28();
     test_rules();
+    test_counters();
     test_ambiguous();
     test_row_30();
     build_end();

@@ -115,7 +115,7 @@ static int open_temp(struct mgpu_atomic_file *f)
     struct stat st;
     bool exists = stat(f->path, &st) == 0;
     if (exists && !S_ISREG(st.st_mode))
-        return mgpu_fail(MGPU_EIO, "%s: cannot write: is not a regular file", f->path);
+        return mgpu_fail(MGPU_EIO, "%s: cannot be written: not a regular file", f->path);
     if (exists)
         MGPU_TRY(check_unlocked(f->path));
     f->fd = open(f->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

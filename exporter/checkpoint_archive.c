@@ -124,7 +124,7 @@ static int read_members(struct mgpu_checkpoint *c, const struct mgpu_mapped *fil
                         const struct mgpu_zip_member *members, int count)
 {
     for (int i = 0; i < count; i++)
-        MGPU_TRY(check_member(&members[i]));
+        MGPU_TRY(mgpu_prefix(check_member(&members[i]), "%s", c->path));
     if (any_ends_with(members, count, "data.pkl"))
         return mgpu_checkpoint_read_pickle(c);
     return mgpu_prefix(read_keras(c, file, members, count), "%s", c->path);

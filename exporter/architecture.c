@@ -167,7 +167,8 @@ static void name_tensor(struct naming *n, struct mgpu_checkpoint_tensor *t)
     t->layer = at ? name : "";
 }
 
-/* The class of the object that has the variables: the last part that is not "cell". */
+/* The class of the object that has the variables: the last part that is not "cell"; "" of a layer
+ * that another one wraps, which is called "layer". */
 static void classify(struct mgpu_checkpoint *c, struct mgpu_checkpoint_tensor *t)
 {
     const char *last = "";
@@ -176,7 +177,7 @@ static void classify(struct mgpu_checkpoint *c, struct mgpu_checkpoint_tensor *t
     for (char *part; (part = strtok_r(rest, "/", &rest));)
         if (strcmp(part, "cell") && strcmp(part, "forward_layer") && strcmp(part, "backward_layer"))
             last = part;
-    size_t length = mgpu_keras_numbered(last, &number);
+    size_t length = strcmp(last, "layer") ? mgpu_keras_numbered(last, &number) : 0;
     t->class_name = mgpu_arena_format(c->arena, "%.*s", (int)length, last);
 }
 

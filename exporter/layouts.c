@@ -65,21 +65,29 @@ void mgpu_weight_layout_in(const struct mgpu_weight_layout *l, const void *from,
     memset((char *)to + (size_t)(l->at + l->count) * size, 0, (size_t)l->tail * size);
 }
 
-bool mgpu_weight_layout_out(const struct mgpu_weight_layout *l, const void *from, void *to,
-                            enum mgpu_dtype type)
+/* A sum of two numbers is exact where each can be had back from it. */
+static enum mgpu_tail add_to(void *to, enum mgpu_dtype type, int64_t index, double more)
+{
+    double own = mgpu_get_double(to, type, index);
+    mgpu_set_double(to, type, index, own + more);
+    double sum = mgpu_get_double(to, type, index);
+    return sum - own == more && sum - more == own ? MGPU_TAIL_ADDED : MGPU_TAIL_ROUNDED;
+}
+
+enum mgpu_tail mgpu_weight_layout_out(const struct mgpu_weight_layout *l, const void *from,
+                                      void *to, enum mgpu_dtype type)
 {
     int64_t stride[MGPU_MAX_RANK];
-    bool added = false;
+    enum mgpu_tail tail = MGPU_TAIL_ZERO;
     strides(stride, l);
     for (int64_t i = 0; i < l->count; i++) {
         int64_t index = index_of(l, stride, i);
         double more = i < l->tail ? mgpu_get_double(from, type, l->at + l->count + i) : 0;
         copy(l, to, index, from, l->at + i, type);
-        if (more != 0)
-            mgpu_set_double(to, type, index, mgpu_get_double(to, type, index) + more);
-        added |= more != 0;
+        enum mgpu_tail one = more != 0 ? add_to(to, type, index, more) : MGPU_TAIL_ZERO;
+        tail = one > tail ? one : tail;
     }
-    return added;
+    return tail;
 }
 
 void mgpu_weight_transpose(void *to, const void *from, enum mgpu_dtype type, int64_t rows,

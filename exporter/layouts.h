@@ -31,12 +31,14 @@ struct mgpu_weight_layout mgpu_weight_layout_same(int rank, const int64_t *dims)
 struct mgpu_weight_layout mgpu_weight_layout_permuted(int rank, const int64_t *view,
                                                       const int *perm);
 
-/* From the framework's array to the initializer (`to` is all of it), and back.
- * mgpu_weight_layout_out gives whether elements of a tail that are not zero were added. */
+/* What going out did with a tail. */
+enum mgpu_tail { MGPU_TAIL_ZERO, MGPU_TAIL_ADDED, MGPU_TAIL_ROUNDED };
+
+/* From the framework's array to the initializer (`to` is all of it), and back. */
 void mgpu_weight_layout_in(const struct mgpu_weight_layout *layout, const void *from, void *to,
                            enum mgpu_dtype type);
-bool mgpu_weight_layout_out(const struct mgpu_weight_layout *layout, const void *from, void *to,
-                            enum mgpu_dtype type);
+enum mgpu_tail mgpu_weight_layout_out(const struct mgpu_weight_layout *layout, const void *from,
+                                      void *to, enum mgpu_dtype type);
 
 /* [cols,rows] out of [rows,cols]. */
 void mgpu_weight_transpose(void *to, const void *from, enum mgpu_dtype type, int64_t rows,

@@ -162,77 +162,6 @@ void mgpu_match_layer(struct mgpu_match *m, struct mgpu_file_layer *l, int layer
         pair_variables(m, l, layer, false);
 }
 
-/* ---- Names of layers ------------------------------------------------------------------------- */
-
-static bool is_end_of(const char *end, const char *path)
-{
-    size_t n = strlen(end), m = strlen(path);
-    return n && n <= m && !strcmp(path + m - n, end) && (n == m || path[m - n - 1] == '/');
-}
-
-static size_t first_part(const char *path)
-{
-    size_t n = strcspn(path, "/");
-    return path[n] ? n + 1 : 0;
-}
-
-/* The part that all paths begin with, with its '/': the model's name. */
-static size_t common_root(const char *const *paths, int count)
-{
-    size_t n = count ? first_part(paths[0]) : 0;
-    for (int i = 1; i < count && n; i++)
-        if (strncmp(paths[i], paths[0], n))
-            n = 0;
-    return n;
-}
-
-struct naming {
-    struct mgpu_match *m;
-    struct mgpu_layers *file;
-    size_t model_root, file_root;
-    int tier;   /* 0: names must be equal, but for the model's; 1: one ends as the other; 2: the
-                 * model's may have one part more, of a layer that another one wraps */
-    bool strip; /* "conv1_1" is conv1 */
-};
-
-/* What was numbered again when the model was copied loses the number. */
-static const char *spelled(const struct naming *n, const char *path)
-{
-    int number;
-    if (!n->strip)
-        return path;
-    size_t first = strcspn(path, "/");
-    const char *part = mgpu_arena_format(n->m->arena, "%.*s", (int)first, path);
-    size_t base = mgpu_keras_numbered(part, &number);
-    return mgpu_arena_format(n->m->arena, "%.*s%s", (int)base, part, path + first);
-}
-
-static bool is_called(const struct naming *n, const char *path, const char *model_path)
-{
-    if (!*path || !*model_path)
-        return !*path && !*model_path;
-    if (n->tier == 2) {
-        const char *slash = strrchr(model_path, '/');
-        model_path = mgpu_arena_format(n->m->arena, "%.*s", slash ? (int)(slash - model_path) : 0,
-                                       model_path);
-    }
-    if (n->tier == 0)
-        return !strcmp(path, model_path) || !strcmp(path, model_path + n->model_root) ||
-               (n->file_root && !strcmp(path + n->file_root, model_path + n->model_root));
-    return is_end_of(path, model_path) ||
-           (n->file_root && is_end_of(path + n->file_root, model_path));
-}
-
-static bool same_layer(const struct naming *n, const struct mgpu_file_layer *l,
-                       const struct mgpu_variable_layer *s)
-{
-    if (s->direction)
-        return s->direction == l->direction && l->outer &&
-               is_called(n, spelled(n, l->outer), s->path);
-    return is_called(n, spelled(n, l->path), s->path) ||
-           (l->inner && is_called(n, spelled(n, l->inner), s->path));
-}
-
 static int variables_of(const struct mgpu_match *m, int layer)
 {
     int n = 0;
@@ -268,88 +197,6 @@ bool mgpu_match_looks_like(const struct mgpu_match *m, const struct mgpu_file_la
     return true;
 }
 
-/* The one layer of the model that the names allow; -1: none; -2: several. */
-static int layer_called(const struct naming *n, const struct mgpu_file_layer *l, const bool *taken)
-{
-    int found = -1;
-    for (int s = 0; s < n->m->model->layers; s++) {
-        const struct mgpu_variable_layer *layer = &n->m->model->layer[s];
-        if (taken[s] || !same_layer(n, l, layer) ||
-            ((layer->guessed || n->tier == 2) && !mgpu_match_looks_like(n->m, l, s)))
-            continue;
-        if (found >= 0)
-            return -2;
-        found = s;
-    }
-    return found;
-}
-
-static void pair_layers(struct naming *n, bool *taken)
-{
-    for (n->tier = 0; n->tier < 3; n->tier++)
-        for (int i = 0; i < n->file->count; i++) {
-            struct mgpu_file_layer *l = &n->file->layer[i];
-            if (l->of >= 0 || !*l->path)
-                continue;
-            int s = layer_called(n, l, taken);
-            if (s >= 0) {
-                l->of = s;
-                taken[s] = true;
-            }
-        }
-}
-
-static int named_layers(struct naming *n)
-{
-    bool *taken = mgpu_xcalloc((size_t)n->m->model->layers + 1, sizeof *taken);
-    int count = 0;
-    for (int i = 0; i < n->file->count; i++)
-        n->file->layer[i].of = -1;
-    pair_layers(n, taken);
-    for (int i = 0; i < n->file->count; i++)
-        count += n->file->layer[i].of >= 0;
-    free(taken);
-    return count;
-}
-
-static size_t root_of_model(const struct mgpu_match *m)
-{
-    const char **paths = mgpu_xcalloc((size_t)m->model->layers + 1, sizeof *paths);
-    int n = 0;
-    for (int i = 0; i < m->model->layers; i++)
-        if (*m->model->layer[i].path)
-            paths[n++] = m->model->layer[i].path;
-    size_t root = common_root(paths, n);
-    free(paths);
-    return root;
-}
-
-static size_t root_of_file(const struct mgpu_layers *f)
-{
-    const char **paths = mgpu_xcalloc((size_t)f->count + 1, sizeof *paths);
-    for (int i = 0; i < f->count; i++)
-        paths[i] = f->layer[i].path;
-    size_t root = common_root(paths, f->count);
-    free(paths);
-    return root;
-}
-
-static void match_names(struct mgpu_match *m, struct mgpu_layers *f)
-{
-    struct naming n = {
-        .m = m, .file = f, .model_root = root_of_model(m), .file_root = root_of_file(f)};
-    int plain = named_layers(&n);
-    if (m->file->renumbered && plain < f->count) {
-        n.strip = true;
-        n.strip = named_layers(&n) > plain;
-        if (!n.strip)
-            named_layers(&n);
-    }
-    for (int i = 0; i < f->count; i++)
-        if (f->layer[i].of >= 0)
-            mgpu_match_layer(m, &f->layer[i], f->layer[i].of);
-}
-
 /* ---- All of it ------------------------------------------------------------------------------- */
 
 static void start(struct mgpu_match *m, const struct mgpu_checkpoint *file,
@@ -371,7 +218,7 @@ static void start(struct mgpu_match *m, const struct mgpu_checkpoint *file,
 static void match_layers(struct mgpu_match *m, struct mgpu_layers *layers, bool by_order)
 {
     list_layers(layers, m);
-    match_names(m, layers);
+    mgpu_match_names(m, layers);
     mgpu_match_structure(m, layers);
     if (by_order)
         mgpu_match_order(m, layers);

@@ -22,6 +22,8 @@ enum mgpu_match_fault_kind { MGPU_MATCH_SHAPE, MGPU_MATCH_MISSING, MGPU_MATCH_LE
 
 struct mgpu_match_fault {
     enum mgpu_match_fault_kind kind;
+    const char *name; /* of the file's tensor; what is missing: of the model's variable */
+    int weight;       /* of the model; -1: none */
     const char *text; /* "dense_1/kernel:0 is [24,10], the model wants [24,8]" */
 };
 
@@ -29,10 +31,11 @@ struct mgpu_match {
     struct mgpu_arena *arena;
     const struct mgpu_checkpoint *file;
     const struct mgpu_variables *model;
-    int *tensor;      /* by variable; -1: none */
-    bool *whole;      /* by variable: that tensor is the whole initializer, as ONNX has it */
-    int *variable;    /* by tensor; -1: none */
-    const char **why; /* by tensor: layers that it could not choose from, or NULL */
+    int *tensor;        /* by variable; -1: none */
+    bool *whole;        /* by variable: that tensor is the whole initializer, as ONNX has it */
+    int *variable;      /* by tensor; -1: none */
+    const char **why;   /* by tensor: layers that it could not choose from, or NULL */
+    const char *prefix; /* that names of the file had and were matched without: "model."; or NULL */
     int matched, total;
     int faults;
     struct mgpu_match_fault *fault;

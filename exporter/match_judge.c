@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void add_fault(struct mgpu_match *m, enum mgpu_match_fault_kind kind, const char *text)
+static void add_fault(struct mgpu_match *m, enum mgpu_match_fault_kind kind, const char *name,
+                      int variable, const char *text)
 {
+    int weight = variable < 0 ? -1 : m->model->variable[variable].weight;
     m->fault = mgpu_grow(m->fault, (size_t)m->faults, sizeof *m->fault);
-    m->fault[m->faults++] = (struct mgpu_match_fault){kind, text};
+    m->fault[m->faults++] = (struct mgpu_match_fault){kind, name, weight, text};
 }
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
@@ -44,7 +46,7 @@ static void check_shape(struct mgpu_match *m, int tensor)
         return;
     mgpu_shape_text(theirs, t->rank, t->dims);
     wanted_shape(ours, m, variable);
-    add_fault(m, MGPU_MATCH_SHAPE,
+    add_fault(m, MGPU_MATCH_SHAPE, t->name, variable,
               mgpu_arena_format(m->arena, "'%s' is %s, the model wants %s ('%s')", t->name, theirs,
                                 ours, mgpu_variable_initializer(m->model, variable)));
     for (int i = 0; i < m->model->count; i++)
@@ -72,11 +74,14 @@ static void find_missing(struct mgpu_match *m, int *missing)
     for (int i = 0; i < m->model->count; i++) {
         if (m->tensor[i] != -1 || has_twin(m, i))
             continue;
+        const char *name = mgpu_variable_name(m->model, i);
         wanted_shape(shape, m, i);
         ++*missing;
-        add_fault(m, MGPU_MATCH_MISSING,
-                  mgpu_arena_format(m->arena, "'%s' %s of the model is not in it",
-                                    mgpu_variable_name(m->model, i), shape));
+        add_fault(m, MGPU_MATCH_MISSING, name, i,
+                  mgpu_arena_format(m->arena, "'%s' %s of the model is not in it%s", name, shape,
+                                    mgpu_variable_is_folded(m->model, i)
+                                        ? " (the exporter folded a batch normalisation into it)"
+                                        : ""));
     }
 }
 
@@ -99,18 +104,60 @@ bool mgpu_match_is_counter(const struct mgpu_checkpoint_tensor *t)
     return !strcmp(t->leaf, "num_batches_tracked");
 }
 
-/* Exporters drop biases of zero: nothing is lost with them. */
-static bool is_harmless(const struct mgpu_match *m, const struct mgpu_layers *f, int tensor)
+static const struct mgpu_file_layer *layer_of(const struct mgpu_layers *f, int tensor)
 {
-    const struct mgpu_checkpoint_tensor *t = &m->file->tensor[tensor];
-    if (mgpu_match_is_counter(t))
-        return true;
     for (int i = 0; i < f->count; i++)
         for (int k = 0; k < f->layer[i].tensors; k++)
             if (f->layer[i].tensor[k] == tensor)
-                return f->layer[i].of >= 0 && !strcmp(t->leaf, "bias") && t->rank == 1 &&
-                       all_zero(m, tensor);
+                return &f->layer[i];
+    return NULL;
+}
+
+/* A bias whose layer is in the model, without one. */
+static bool is_dropped_bias(const struct mgpu_match *m, const struct mgpu_layers *f, int tensor)
+{
+    const struct mgpu_checkpoint_tensor *t = &m->file->tensor[tensor];
+    const struct mgpu_file_layer *l = layer_of(f, tensor);
+    return l && l->of >= 0 && !strcmp(t->leaf, "bias") && t->rank == 1;
+}
+
+/* Exporters drop biases of zero: nothing is lost with them. */
+static bool is_harmless(const struct mgpu_match *m, const struct mgpu_layers *f, int tensor)
+{
+    return mgpu_match_is_counter(&m->file->tensor[tensor]) ||
+           (is_dropped_bias(m, f, tensor) && all_zero(m, tensor));
+}
+
+static bool is_normalisation(const struct mgpu_checkpoint *c, const struct mgpu_file_layer *l)
+{
+    for (int k = 0; l && k < l->tensors; k++) {
+        const char *leaf = c->tensor[l->tensor[k]].leaf;
+        if (!strcmp(leaf, "moving_variance") || !strcmp(leaf, "running_var"))
+            return true;
+    }
     return false;
+}
+
+static bool any_folded(const struct mgpu_variables *v)
+{
+    for (int i = 0; i < v->count; i++)
+        if (mgpu_variable_is_folded(v, i))
+            return true;
+    return false;
+}
+
+static const char *why_left(const struct mgpu_match *m, const struct mgpu_layers *f, int tensor)
+{
+    const struct mgpu_file_layer *l = layer_of(f, tensor);
+    if (m->why[tensor])
+        return m->why[tensor];
+    if (is_dropped_bias(m, f, tensor))
+        return "has no place: its layer has no bias in the model (an exporter leaves out biases of "
+               "zero; mgpu-train --add-bias puts them back)";
+    if (l && l->of < 0 && is_normalisation(m->file, l) && any_folded(m->model))
+        return "has no place: the exporter folded batch normalisations into other weights (an "
+               "export in training form keeps them)";
+    return "has no place in the model";
 }
 
 static void find_left(struct mgpu_match *m, const struct mgpu_layers *f, int *left)
@@ -125,10 +172,9 @@ static void find_left(struct mgpu_match *m, const struct mgpu_layers *f, int *le
             continue;
         }
         ++*left;
-        add_fault(m, MGPU_MATCH_LEFT,
+        add_fault(m, MGPU_MATCH_LEFT, t->name, -1,
                   mgpu_arena_format(m->arena, "'%s' %s %s", t->name,
-                                    mgpu_shape_text(shape, t->rank, t->dims),
-                                    m->why[i] ? m->why[i] : "has no place in the model"));
+                                    mgpu_shape_text(shape, t->rank, t->dims), why_left(m, f, i)));
     }
 }
 

@@ -27,6 +27,9 @@ void mgpu_match_exact(struct mgpu_match *m);
 void mgpu_match_layer(struct mgpu_match *m, struct mgpu_file_layer *l, int layer);
 bool mgpu_match_looks_like(const struct mgpu_match *m, const struct mgpu_file_layer *l, int layer);
 
+/* match_names.c */
+void mgpu_match_names(struct mgpu_match *m, struct mgpu_layers *file);
+
 /* match_structure.c */
 void mgpu_match_structure(struct mgpu_match *m, struct mgpu_layers *file);
 void mgpu_match_order(struct mgpu_match *m, struct mgpu_layers *file);

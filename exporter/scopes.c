@@ -1,6 +1,7 @@
 #include "exporter/scopes.h"
 
 #include "exporter/keras_layers.h"
+#include "exporter/wrappers.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -171,7 +172,7 @@ struct mgpu_scope mgpu_scope_dotted(struct mgpu_arena *arena, const char *name)
     struct mgpu_scope s = {"", ""};
     if (made_up(name))
         return s;
-    char *path = mgpu_arena_string(arena, name);
+    char *path = mgpu_arena_string(arena, mgpu_without_wrappers(arena, name));
     cut_colon(path);
     for (char *dot = path; !strchr(name, '/') && (dot = strchr(dot, '.'));)
         *dot = '/';

@@ -3,162 +3,12 @@
 #include "exporter/keras_layers.h"
 #include "exporter/scopes.h"
 #include "exporter/variable_layout.h"
-#include "runtime/base/names.h"
+#include "exporter/variable_reader.h"
 #include "importer/weight_flow.h"
+#include "runtime/base/names.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- What reads a weight --------------------------------------------------------------------- */
-
-static bool is_type(const struct mgpu_onnx_node *node, const char *type)
-{
-    return !*node->domain && !strcmp(node->type, type);
-}
-
-static bool is_any(const struct mgpu_onnx_node *node, const char *const *types)
-{
-    for (int i = 0; types[i]; i++)
-        if (is_type(node, types[i]))
-            return true;
-    return false;
-}
-
-static const char *const moves[] = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", NULL};
-static const char *const passes[] = {"Identity", "Cast", NULL};
-static const char *const products[] = {"MatMul", "Gemm", "Conv", "ConvTranspose", NULL};
-
-enum { STEPS_MOST = 8 };
-
-/* Follows views to the first node that computes with the weight. */
-static struct mgpu_use reader_of(const struct mgpu_variables *v, struct mgpu_use use, bool *moved)
-{
-    *moved = false;
-    for (int step = 0; step < STEPS_MOST; step++) {
-        const struct mgpu_onnx_node *node = v->model->all[use.node];
-        bool moving = is_any(node, moves);
-        if (use.input || !node->outputs || (!moving && !is_any(node, passes)))
-            break;
-        const struct mgpu_weight_flow_value *value = mgpu_weight_flow_get(v->flow, node->output[0]);
-        if (!value || !value->readers)
-            break;
-        *moved |= moving;
-        use = value->reader[0];
-    }
-    return use;
-}
-
-/* The product whose result, perhaps moved, this value is; NULL: none. */
-static const struct mgpu_onnx_node *product_of(const struct mgpu_variables *v, const char *name)
-{
-    for (int step = 0; step < STEPS_MOST; step++) {
-        const struct mgpu_weight_flow_value *value =
-            *name ? mgpu_weight_flow_get(v->flow, name) : NULL;
-        if (!value || value->node < 0)
-            return NULL;
-        const struct mgpu_onnx_node *node = v->model->all[value->node];
-        if (is_any(node, products))
-            return node;
-        if (!is_any(node, moves) && !is_any(node, passes))
-            return NULL;
-        name = node->input[0];
-    }
-    return NULL;
-}
-
-/* ---- Roles ----------------------------------------------------------------------------------- */
-
-static enum mgpu_variable_role norm_role(int input)
-{
-    static const enum mgpu_variable_role roles[] = {MGPU_VAR_OTHER, MGPU_VAR_GAMMA, MGPU_VAR_BETA,
-                                                    MGPU_VAR_MEAN, MGPU_VAR_VARIANCE};
-    return input < 5 ? roles[input] : MGPU_VAR_OTHER;
-}
-
-static enum mgpu_variable_role added_role(const struct mgpu_variable_reader *r, const char *op)
-{
-    if (r->product || !strncmp(op, "BiasAdd", 7) || !strcmp(op, "bias"))
-        return MGPU_VAR_BIAS;
-    return !strncmp(op, "Reshape", 7) ? MGPU_VAR_BETA : MGPU_VAR_OTHER;
-}
-
-static enum mgpu_variable_role scaled_role(const char *op)
-{
-    return !strcmp(op, "Neg")           ? MGPU_VAR_ALPHA
-           : !strncmp(op, "Reshape", 7) ? MGPU_VAR_GAMMA
-                                        : MGPU_VAR_OTHER;
-}
-
-/* In loops the graph does not tell; TensorFlow's names do. */
-static enum mgpu_variable_role looped_role(const char *op)
-{
-    return !strcmp(op, "Cast") || !strcmp(op, "MatMul")       ? MGPU_VAR_KERNEL
-           : !strcmp(op, "Cast_1") || !strcmp(op, "MatMul_1") ? MGPU_VAR_RECURRENT
-           : !strcmp(op, "split") || !strcmp(op, "BiasAdd")   ? MGPU_VAR_BIAS
-                                                              : MGPU_VAR_OTHER;
-}
-
-static bool is_depthwise(const struct mgpu_onnx_node *node, const struct mgpu_array *a)
-{
-    return is_type(node, "Conv") && mgpu_onnx_int(node, "group", 1) > 1 && a->rank > 2 &&
-           a->dims[1] == 1 && a->dims[0] % mgpu_onnx_int(node, "group", 1) == 0;
-}
-
-static enum mgpu_variable_role role_of(const struct mgpu_variable_reader *r,
-                                       const struct mgpu_array *a, const char *op)
-{
-    static const char *const norms[] = {"BatchNormalization", "LayerNormalization",
-                                        "GroupNormalization", "InstanceNormalization",
-                                        "RMSNormalization",   NULL};
-    const struct mgpu_onnx_node *node = r->node;
-    if (is_any(node, norms))
-        return norm_role(r->input);
-    if (is_any(node, products))
-        return r->input == 2           ? MGPU_VAR_BIAS
-               : is_depthwise(node, a) ? MGPU_VAR_DEPTHWISE
-                                       : MGPU_VAR_KERNEL;
-    if (r->recurrent)
-        return r->input == 1   ? MGPU_VAR_KERNEL
-               : r->input == 2 ? MGPU_VAR_RECURRENT
-               : r->input == 3 ? MGPU_VAR_BIAS
-                               : MGPU_VAR_OTHER;
-    if (is_type(node, "Gather") && r->input == 0)
-        return MGPU_VAR_EMBEDDINGS;
-    if (is_type(node, "PRelu"))
-        return MGPU_VAR_ALPHA;
-    if (!strcmp(op, "gamma") || !strcmp(op, "beta"))
-        return *op == 'g' ? MGPU_VAR_GAMMA : MGPU_VAR_BETA;
-    if (is_type(node, "Add"))
-        return added_role(r, op);
-    return is_type(node, "Mul") ? scaled_role(op) : looped_role(op);
-}
-
-static const char *class_of(const struct mgpu_variable_reader *r, const struct mgpu_array *a,
-                            enum mgpu_variable_role role)
-{
-    static const char *const conv[] = {"", "conv1d", "conv2d", "conv3d"};
-    static const char *const back[] = {"", "conv1d_transpose", "conv2d_transpose",
-                                       "conv3d_transpose"};
-    int axes = a->rank - 2 - r->flat;
-    bool spatial = axes >= 1 && axes <= 3;
-    if (r->recurrent)
-        return is_type(r->node, "LSTM") ? "lstm" : is_type(r->node, "GRU") ? "gru" : "simple_rnn";
-    if (is_type(r->node, "BatchNormalization"))
-        return "batch_normalization";
-    if (is_type(r->node, "LayerNormalization"))
-        return "layer_normalization";
-    if (role == MGPU_VAR_DEPTHWISE)
-        return axes == 1 ? "depthwise_conv1d" : "depthwise_conv2d";
-    if (role == MGPU_VAR_KERNEL && is_type(r->node, "Conv") && spatial)
-        return conv[axes];
-    if (role == MGPU_VAR_KERNEL && is_type(r->node, "ConvTranspose") && spatial)
-        return back[axes];
-    return role == MGPU_VAR_KERNEL && !is_type(r->node, "Loop") ? "dense"
-           : role == MGPU_VAR_EMBEDDINGS                        ? "embedding"
-           : role == MGPU_VAR_ALPHA                             ? "p_re_lu"
-           : role == MGPU_VAR_GAMMA                             ? "layer_normalization"
-                                                                : "";
-}
 
 /* ---- Layers ---------------------------------------------------------------------------------- */
 
@@ -170,6 +20,8 @@ struct builder {
     bool tensorflow, pytorch, renumbered;
     int *users; /* weights of each initializer */
 };
+
+enum { STEPS_MOST = 8 };
 
 /* TensorFlow: names of what makes a recurrent layer's first state, and of what follows it, begin
  * with the layer's. */
@@ -305,7 +157,7 @@ static void add_recurrent(struct builder *b, struct mgpu_variable *x,
                                 : mgpu_arena_format(b->v->arena, "/%s", path);
         int layer = add_layer(b, key, path, b->tensorflow, r, direction);
         int depth = depth_of(b, node, path);
-        b->v->layer[layer].class_name = class_of(r, a, x->role);
+        b->v->layer[layer].class_name = mgpu_variable_class_of(r, a, x->role);
         for (int half = 0; half < (keras || x->role != MGPU_VAR_BIAS ? 1 : 2); half++) {
             struct mgpu_variable one = *x;
             mgpu_variable_recurrent(&one, b->v->family, r, a, d, half);
@@ -315,6 +167,15 @@ static void add_recurrent(struct builder *b, struct mgpu_variable *x,
             add_variable(b, &one, layer);
         }
     }
+}
+
+/* Keras 3 opens a scope for each call of a layer: a second operation of one name in it is of a
+ * layer that another one wraps, whose class nothing tells. */
+static bool is_wrapped(const struct builder *b, const char *op)
+{
+    int number;
+    mgpu_keras_numbered(op, &number);
+    return b->renumbered && number;
 }
 
 static void add_plain(struct builder *b, struct mgpu_variable *x,
@@ -333,30 +194,13 @@ static void add_plain(struct builder *b, struct mgpu_variable *x,
         mgpu_names_set(b->owners, owner, path);
     int layer =
         add_layer(b, mgpu_arena_format(b->v->arena, "/%s", path), path, guessed, r, MGPU_WAY_ONE);
-    const char *class_name = class_of(r, a, x->role);
+    const char *class_name = mgpu_variable_class_of(r, a, x->role);
     struct mgpu_variable_layer *l = &b->v->layer[layer];
-    if (*class_name && (!*l->class_name || x->role == MGPU_VAR_DEPTHWISE))
+    bool better = !*l->class_name || x->role == MGPU_VAR_DEPTHWISE;
+    if (better && !is_wrapped(b, scope.op))
         l->class_name = class_name;
     mgpu_variable_plain(x, b->v->family, r, a, scope.op);
     add_variable(b, x, layer);
-}
-
-static void describe_reader(struct mgpu_variable_reader *r, const struct builder *b,
-                            const struct mgpu_holder *h)
-{
-    static const char *const recurrent[] = {"LSTM", "GRU", "RNN", NULL};
-    const char *name = b->v->model->initializer[h->initializer].name;
-    struct mgpu_use use = reader_of(b->v, h->use[0], &r->moved);
-    r->node = b->v->model->all[use.node];
-    r->input = use.input;
-    r->recurrent = is_any(r->node, recurrent) && r->input >= 1 && r->input <= 3;
-    r->product = is_type(r->node, "Add") && r->node->inputs == 2 &&
-                 product_of(b->v, r->node->input[1 - (r->input ? 1 : 0)]);
-    r->owner = is_any(r->node, products) ? r->node
-               : r->product              ? product_of(b->v, r->node->input[r->input ? 0 : 1])
-                                         : NULL;
-    r->flat = strstr(name, "/ExpandDims") != NULL;
-    r->own_name = b->v->family == MGPU_FAMILY_TORCH && *mgpu_scope_dotted(b->v->arena, name).op;
 }
 
 /* The names of a layer's other weights name those that have lost theirs. */
@@ -364,7 +208,7 @@ static void note_owner(struct builder *b, int weight, int holder)
 {
     const struct mgpu_holder *h = &b->v->weights->weight[weight].holder[holder];
     struct mgpu_variable_reader r = {0};
-    describe_reader(&r, b, h);
+    mgpu_variable_reader_of(&r, b->v, h);
     struct mgpu_scope scope = scope_of(b, &r, h);
     if (!r.recurrent && *scope.path && !mgpu_names_get(b->owners, owner_key(b, &r)))
         mgpu_names_set(b->owners, owner_key(b, &r), scope.path);
@@ -375,10 +219,12 @@ static void add_holder(struct builder *b, int weight, int holder)
     const struct mgpu_holder *h = &b->v->weights->weight[weight].holder[holder];
     const struct mgpu_array *a = &b->v->model->initializer[h->initializer].array;
     struct mgpu_variable_reader r = {0};
-    describe_reader(&r, b, h);
+    mgpu_variable_reader_of(&r, b->v, h);
     struct mgpu_scope scope = scope_of(b, &r, h);
-    struct mgpu_variable x = {
-        .weight = weight, .holder = holder, .role = role_of(&r, a, scope.op), .leaf = ""};
+    struct mgpu_variable x = {.weight = weight,
+                              .holder = holder,
+                              .role = mgpu_variable_role_of(&r, a, scope.op),
+                              .leaf = ""};
     if (r.recurrent && !r.moved && a->rank >= 2)
         add_recurrent(b, &x, &r, a);
     else
@@ -419,7 +265,7 @@ static int list_holders(struct first_use **out, const struct builder *b)
             if (!holder->uses)
                 continue;
             bool moved;
-            struct mgpu_use use = reader_of(b->v, holder->use[0], &moved);
+            struct mgpu_use use = mgpu_variable_first_use(b->v, holder->use[0], &moved);
             *out = mgpu_grow(*out, (size_t)n, sizeof **out);
             (*out)[n++] = (struct first_use){use.node, use.input, i, h};
         }
@@ -464,6 +310,7 @@ void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_mode
                         .pytorch = model->producer == MGPU_PRODUCER_PYTORCH,
                         .users = mgpu_xcalloc((size_t)model->initializers + 1, sizeof *b.users)};
     b.renumbered = b.tensorflow && mgpu_scope_renumbered(model);
+    v->renumbered = b.renumbered;
     int n = list_holders(&uses, &b);
     for (int i = 0; i < n; i++)
         note_owner(&b, uses[i].weight, uses[i].holder);
@@ -485,115 +332,4 @@ void mgpu_variables_free(struct mgpu_variables *v)
     free(v->layer);
     mgpu_arena_free(v->arena);
     free(v);
-}
-
-/* ---- Questions ------------------------------------------------------------------------------- */
-
-const char *mgpu_variable_initializer(const struct mgpu_variables *v, int variable)
-{
-    const struct mgpu_variable *x = &v->variable[variable];
-    const struct mgpu_weight *w = &v->weights->weight[x->weight];
-    const struct mgpu_holder *h = &w->holder[x->holder];
-    return h->added ? w->name : v->model->initializer[h->initializer].name;
-}
-
-const char *mgpu_variable_name(const struct mgpu_variables *v, int variable)
-{
-    const struct mgpu_variable *x = &v->variable[variable];
-    const struct mgpu_variable_layer *l = &v->layer[x->layer];
-    const char *way = l->direction == MGPU_WAY_FORWARD    ? "/forward"
-                      : l->direction == MGPU_WAY_BACKWARD ? "/backward"
-                                                          : "";
-    if (!*x->leaf || (!*l->path && !l->direction))
-        return *l->path || !*x->leaf ? mgpu_variable_initializer(v, variable) : x->leaf;
-    return mgpu_arena_format(v->arena, "%s%s/%s", l->path, way, x->leaf);
-}
-
-/* Axes of one element do not count. */
-static int squeezed(int64_t *to, int rank, const int64_t *dims)
-{
-    int n = 0;
-    for (int i = 0; i < rank; i++)
-        if (dims[i] != 1)
-            to[n++] = dims[i];
-    return n;
-}
-
-/* Whether `fine` becomes `coarse` by joining neighbouring axes. */
-static bool joins(int rank, const int64_t *coarse, int fine_rank, const int64_t *fine)
-{
-    int k = 0;
-    for (int i = 0; i < rank; i++) {
-        int64_t n = 1;
-        while (k < fine_rank && n < coarse[i])
-            n *= fine[k++];
-        if (n != coarse[i])
-            return false;
-    }
-    return k == fine_rank;
-}
-
-bool mgpu_variable_fits(const struct mgpu_variables *v, int variable, int rank, const int64_t *dims)
-{
-    const struct mgpu_variable *x = &v->variable[variable];
-    int64_t a[MGPU_MAX_RANK], b[MGPU_MAX_RANK];
-    if (rank == x->rank && !memcmp(dims, x->dims, (size_t)rank * sizeof *dims))
-        return true;
-    int n = squeezed(a, x->rank, x->dims), m = squeezed(b, rank, dims);
-    if (n == m)
-        return !memcmp(a, b, (size_t)n * sizeof *a);
-    bool attention = v->family == MGPU_FAMILY_KERAS && rank > x->rank;
-    return attention && joins(n, a, m, b);
-}
-
-bool mgpu_variable_is(const struct mgpu_variables *v, int variable, const char *leaf)
-{
-    static const char *const names[][3] = {
-        [MGPU_VAR_KERNEL] = {"kernel", "weight"},
-        [MGPU_VAR_DEPTHWISE] = {"depthwise_kernel", "kernel", "weight"},
-        [MGPU_VAR_POINTWISE] = {"pointwise_kernel"},
-        [MGPU_VAR_RECURRENT] = {"recurrent_kernel"},
-        [MGPU_VAR_EMBEDDINGS] = {"embeddings", "weight"},
-        [MGPU_VAR_ALPHA] = {"alpha", "weight"},
-        [MGPU_VAR_GAMMA] = {"gamma", "weight"},
-        [MGPU_VAR_BIAS] = {"bias", "beta"},
-        [MGPU_VAR_BETA] = {"beta", "bias"},
-        [MGPU_VAR_MEAN] = {"moving_mean", "running_mean"},
-        [MGPU_VAR_VARIANCE] = {"moving_variance", "running_var"},
-        [MGPU_VAR_OTHER] = {NULL},
-    };
-    const struct mgpu_variable *x = &v->variable[variable];
-    if (!*leaf || !strcmp(leaf, x->leaf))
-        return *leaf;
-    if (strstr(x->leaf, "_l") && v->family == MGPU_FAMILY_TORCH)
-        return false; /* weight_ih_l0: nothing else will do */
-    for (int i = 0; i < 3 && names[x->role][i]; i++)
-        if (!strcmp(leaf, names[x->role][i]))
-            return true;
-    return false;
-}
-
-/* Whether a value that this node reads comes from one that is marked. */
-static bool reads_marked(const struct mgpu_variables *v, const struct mgpu_onnx_node *node,
-                         const bool *marked)
-{
-    for (int i = 0; i < node->inputs; i++) {
-        const struct mgpu_weight_flow_value *value =
-            *node->input[i] ? mgpu_weight_flow_get(v->flow, node->input[i]) : NULL;
-        if (value && value->node >= 0 && marked[value->node])
-            return true;
-    }
-    return false;
-}
-
-bool mgpu_variable_layer_before(const struct mgpu_variables *v, int a, int b)
-{
-    int from = v->layer[a].node, to = v->layer[b].node;
-    bool *marked = mgpu_xcalloc((size_t)v->model->node_total, sizeof *marked);
-    marked[from] = true;
-    for (int i = from + 1; i <= to; i++) /* nodes are in the order in which they can run */
-        marked[i] = reads_marked(v, v->model->all[i], marked);
-    bool out = from < to && marked[to];
-    free(marked);
-    return out;
 }

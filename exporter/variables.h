@@ -52,7 +52,8 @@ struct mgpu_variables {
     const struct mgpu_onnx_model *model;
     const struct mgpu_weights *weights;
     enum mgpu_family family;
-    int count; /* by layer, in a layer in Keras's order */
+    bool renumbered; /* names are as Keras 3 exports them: no '/' in a layer's own name */
+    int count;       /* by layer, in a layer in Keras's order */
     struct mgpu_variable *variable;
     int layers; /* in the order of the graph */
     struct mgpu_variable_layer *layer;
@@ -62,6 +63,13 @@ struct mgpu_variables {
 void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_model *model,
                         const struct mgpu_weights *weights, enum mgpu_family family);
 void mgpu_variables_free(struct mgpu_variables *variables); /* NULL is fine */
+
+/* The length of what the paths of all layers begin with, the model's own name with its '/'; 0: they
+ * do not. */
+size_t mgpu_variables_root(const struct mgpu_variables *v);
+
+/* The path of a layer without it. */
+const char *mgpu_variable_layer_name(const struct mgpu_variables *v, int layer, size_t root);
 
 /* What the initializer that holds it is, or will be, called. */
 const char *mgpu_variable_initializer(const struct mgpu_variables *v, int variable);
@@ -76,6 +84,9 @@ bool mgpu_variable_fits(const struct mgpu_variables *v, int variable, int rank,
 
 /* Whether a variable called `leaf` in its layer, in either framework, is this one. */
 bool mgpu_variable_is(const struct mgpu_variables *v, int variable, const char *leaf);
+
+/* Whether an exporter folded a batch normalisation into it: then it is not the framework's. */
+bool mgpu_variable_is_folded(const struct mgpu_variables *v, int variable);
 
 /* Whether what layer `a` computes goes into layer `b`: then Keras lists a before b. */
 bool mgpu_variable_layer_before(const struct mgpu_variables *v, int a, int b);

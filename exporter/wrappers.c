@@ -11,7 +11,56 @@ static void say(struct mgpu_checkpoint *c, const char *what)
     c->unwrapped = c->unwrapped ? mgpu_arena_format(c->arena, "%s, %s", c->unwrapped, what) : what;
 }
 
-/* ---- Prefixes of all names ------------------------------------------------------------------- */
+/* ---- Modules around modules ------------------------------------------------------------------ */
+
+/* What only torch.compile, FSDP and activation checkpoints call a module, wherever it is. */
+static const char *const parts[] = {"_orig_mod.", "_fsdp_wrapped_module.",
+                                    "_checkpoint_wrapped_module.", NULL};
+
+static const char *without_part(struct mgpu_arena *arena, const char *name, const char *part)
+{
+    size_t n = strlen(part);
+    char *out = mgpu_arena_string(arena, name);
+    for (char *at = out; (at = strstr(at, part));)
+        if (at == out || at[-1] == '.')
+            memmove(at, at + n, strlen(at + n) + 1);
+        else
+            at++;
+    return out;
+}
+
+const char *mgpu_without_wrappers(struct mgpu_arena *arena, const char *name)
+{
+    for (int i = 0; parts[i]; i++)
+        if (strstr(name, parts[i]))
+            name = without_part(arena, name, parts[i]);
+    return name;
+}
+
+/* Takes the part out of all names; false, and nothing is done, where that makes two names one or
+ * one empty. */
+static bool take_out(struct mgpu_checkpoint *c, const char *part)
+{
+    struct mgpu_names *seen = mgpu_names_new(c->arena);
+    const char **name = MGPU_NEW_ARRAY(c->arena, const char *, c->count);
+    bool any = false;
+    for (int i = 0; i < c->count; i++) {
+        if (!c->tensor[i].weight)
+            continue;
+        name[i] = without_part(c->arena, c->tensor[i].name, part);
+        any |= strcmp(name[i], c->tensor[i].name) != 0;
+        if (!*name[i] || mgpu_names_get(seen, name[i]))
+            return false;
+        mgpu_names_set(seen, name[i], c);
+    }
+    for (int i = 0; i < c->count && any; i++) {
+        if (!c->tensor[i].weight)
+            continue;
+        c->tensor[i].name = name[i];
+        mgpu_checkpoint_name(c, &c->tensor[i], name[i]);
+    }
+    return any;
+}
 
 static bool all_begin_with(const struct mgpu_checkpoint *c, const char *prefix)
 {
@@ -31,16 +80,19 @@ static void strip_prefix(struct mgpu_checkpoint *c, const char *prefix)
         t->name += strlen(prefix);
         mgpu_checkpoint_name(c, t, t->name);
     }
-    say(c, mgpu_arena_format(c->arena, "prefix %s removed", prefix));
 }
 
-static void strip_prefixes(struct mgpu_checkpoint *c)
+static void strip_modules(struct mgpu_checkpoint *c)
 {
-    static const char *const prefixes[] = {"module.", "_orig_mod.", "state_dict."};
-    enum { PREFIXES = sizeof prefixes / sizeof *prefixes };
-    for (int i = 0; i < PREFIXES; i++)
+    /* What a module of one's own may be called, too: in front of all names or not at all. */
+    static const char *const prefixes[] = {"module.", "state_dict.", NULL};
+    for (int i = 0; parts[i]; i++)
+        if (take_out(c, parts[i]))
+            say(c, mgpu_arena_format(c->arena, "prefix %s removed", parts[i]));
+    for (int i = 0; prefixes[i]; i++)
         if (all_begin_with(c, prefixes[i])) {
             strip_prefix(c, prefixes[i]);
+            say(c, mgpu_arena_format(c->arena, "prefix %s removed", prefixes[i]));
             i = -1; /* they may be nested in any order */
         }
 }
@@ -145,6 +197,6 @@ void mgpu_unwrap(struct mgpu_checkpoint *c)
         if (wrapper)
             strip_wrapper(c, wrapper);
     } else if (c->kind != MGPU_CHECKPOINT_KERAS_STORE && c->kind != MGPU_CHECKPOINT_KERAS_ARCHIVE)
-        strip_prefixes(c);
+        strip_modules(c);
     drop_replicas(c);
 }

@@ -103,10 +103,27 @@ static bool holds_normalisation(const struct mgpu_identify *in, const char *weig
     return in->tensorflow && (strstr(bias, "_fused_bn") || ends_with(bias, "/merged_input:0"));
 }
 
+static void mark_folded(struct mgpu_identify *in, int initializer)
+{
+    in->out->folded[initializer] = true;
+    mgpu_weight_note(in, MGPU_LINE_OTHER, initializer, NULL,
+                     "a batch normalisation is folded into it");
+}
+
+/* Keras 3: the factor that scale and variance make. */
+static void mark_factors(struct mgpu_identify *in)
+{
+    for (int i = 0; i < in->model->initializers && in->tensorflow; i++)
+        if (ends_with(in->model->initializer[i].name, "/batchnorm/mul:0") ||
+            ends_with(in->model->initializer[i].name, "/batchnorm/Rsqrt:0"))
+            mark_folded(in, i);
+}
+
 static void note_folded(struct mgpu_identify *in)
 {
-    static const char *const why = "a batch normalisation is folded into it";
     int *folded = MGPU_NEW_ARRAY(in->arena, int, in->model->node_total), count = 0;
+    in->out->folded = MGPU_NEW_ARRAY(in->arena, bool, in->model->initializers);
+    mark_factors(in);
     for (int i = 0; i < in->model->node_total; i++) {
         const struct mgpu_onnx_node *node = in->model->all[i];
         if (!is_layer(in, node) || strncmp(node->type, "Conv", 4) || node->inputs < 3 ||
@@ -116,7 +133,7 @@ static void note_folded(struct mgpu_identify *in)
         for (int k = 1; k < 3; k++) {
             int initializer = mgpu_onnx_find_initializer(in->model, node->input[k]);
             if (initializer >= 0)
-                mgpu_weight_note(in, MGPU_LINE_OTHER, initializer, NULL, why);
+                mark_folded(in, initializer);
         }
     }
     if (count)

@@ -43,7 +43,9 @@ struct mgpu_options {
     const char *const *reinit; /* PATTERN[=he|glorot|normal|zeros] */
     const char *add_bias;      /* zero biases for layers of this pattern; "": all without one */
     const char *const *freeze, *const *train, *const *tie, *const *untie;
-    const char *init; /* a file of weights of any kind */
+    const char *init; /* a file of weights of any kind; as in mgpu_convert_options: */
+    const char *map;
+    bool partial, skip_mismatch;
     const char *like; /* a Keras file whose structure saved Keras files get */
     bool by_order;    /* where names leave it open, layers go by order: init, and Keras 3 files */
     const char *batch_norm, *bn_variance;

@@ -45,6 +45,8 @@ static void list_json(const struct mgpu_checkpoint *c, FILE *to)
     for (int i = 0; i < c->count; i++)
         json_object_array_add(list, describe(&c->tensor[i]));
     json_object_object_add(o, "kind", text(mgpu_checkpoint_kind_name(c->kind)));
+    json_object_object_add(o, "weights", json_object_new_int(c->weights));
+    json_object_object_add(o, "others", json_object_new_int(c->count - c->weights));
     json_object_object_add(o, "unwrapped", text(c->unwrapped ? c->unwrapped : ""));
     json_object_object_add(o, "tensors", list);
     print_object(to, o);
@@ -80,14 +82,17 @@ int mgpu_weights_list(const char *path, bool json, FILE *to)
 /* ---- --compare ------------------------------------------------------------------------------- */
 
 struct side { /* names and contents of one file */
-    struct mgpu_named_array *array;
+    const char *path;
+    struct mgpu_named_array *array; /* of type MGPU_UNDEFINED: the model has it, the file has not */
     int count;
+    struct mgpu_weights_result match; /* with a model */
 };
 
 struct comparison {
     FILE *to;
     struct json_object *list; /* NULL: lines of text */
-    int same, differ;
+    int same, differ;         /* tensors */
+    int apart;                /* of these, without one of that name on the other side */
 };
 
 static void say(struct comparison *c, const char *name, const char *what, double most)
@@ -135,27 +140,77 @@ static void compare_arrays(struct comparison *c, const char *name, const struct 
     say(c, name, same_shape ? "differs by" : what, most);
 }
 
+static void say_apart(struct comparison *c, const char *name, const char *where)
+{
+    say(c, name, where, -1);
+    c->differ++;
+    c->apart++;
+}
+
+static const struct mgpu_array *contents_of(const struct mgpu_names *names, const char *name)
+{
+    const struct mgpu_named_array *a = mgpu_names_get(names, name);
+    return a && a->array.type != MGPU_UNDEFINED ? &a->array : NULL;
+}
+
+static void name_side(struct mgpu_names *names, const struct side *s)
+{
+    for (int i = 0; i < s->count; i++)
+        mgpu_names_set(names, s->array[i].name, &s->array[i]);
+}
+
+/* Where the file has the model's weight in another shape: the text of that; else NULL. */
+static const char *misfit(const struct side *s, int weight)
+{
+    for (int i = 0; i < s->match.lefts; i++)
+        if (s->match.left[i].kind == MGPU_MATCH_SHAPE && s->match.left[i].weight == weight)
+            return s->match.left[i].text;
+    return NULL;
+}
+
+/* Sides have the same weights in the same order where there is a model. */
+static void compare_one(struct comparison *c, const struct side *a, const struct side *b, int i,
+                        const struct mgpu_array *y)
+{
+    const struct mgpu_named_array *x = &a->array[i];
+    const char *why = misfit(a, i) ? misfit(a, i) : misfit(b, i);
+    if (x->array.type != MGPU_UNDEFINED && y)
+        compare_arrays(c, x->name, &x->array, y);
+    else if (why)
+        say_apart(c, x->name, why);
+    else if (!y)
+        say_apart(c, x->name, x->array.type == MGPU_UNDEFINED ? "in neither" : "only in the first");
+    else
+        say_apart(c, x->name, "only in the second");
+}
+
+static void tell_left(struct comparison *c, const struct side *s)
+{
+    for (int i = 0; i < s->match.lefts; i++)
+        if (s->match.left[i].kind == MGPU_MATCH_LEFT) {
+            say(c, s->path, s->match.left[i].text, -1);
+            c->differ++;
+        }
+}
+
 static void compare_sides(struct comparison *c, const struct side *a, const struct side *b)
 {
     struct mgpu_arena *arena = mgpu_arena_new();
-    struct mgpu_names *names = mgpu_names_new(arena), *seen = mgpu_names_new(arena);
+    struct mgpu_names *first = mgpu_names_new(arena), *second = mgpu_names_new(arena);
+    name_side(first, a);
+    name_side(second, b);
+    for (int i = 0; i < a->count; i++)
+        compare_one(c, a, b, i, contents_of(second, a->array[i].name));
     for (int i = 0; i < b->count; i++)
-        mgpu_names_set(names, b->array[i].name, &b->array[i]);
-    for (int i = 0; i < a->count; i++) {
-        const struct mgpu_named_array *other = mgpu_names_get(names, a->array[i].name);
-        mgpu_names_set(seen, a->array[i].name, a);
-        if (other)
-            compare_arrays(c, a->array[i].name, &a->array[i].array, &other->array);
-        else
-            say(c, a->array[i].name, "only in the first", -1);
-        c->differ += !other;
-    }
-    for (int i = 0; i < b->count; i++)
-        if (!mgpu_names_get(seen, b->array[i].name)) {
-            say(c, b->array[i].name, "only in the second", -1);
-            c->differ++;
-        }
+        if (!mgpu_names_get(first, b->array[i].name))
+            say_apart(c, b->array[i].name, "only in the second");
+    tell_left(c, a);
+    tell_left(c, b);
     mgpu_arena_free(arena);
+    if (c->apart && c->apart == c->same + c->differ && !a->match.total && !b->match.total)
+        mgpu_note("no tensor of %s is called as one of %s: where names differ, --model MODEL.onnx "
+                  "tells which is which",
+                  a->path, b->path);
 }
 
 static int load_plain(struct side *out, const char *path, bool unwrap)
@@ -176,32 +231,37 @@ static int is_model(const char *path, bool *out)
     return 0;
 }
 
-static int load_side(struct side *out, const char *path, const struct mgpu_convert_options *o)
+static int load_side(struct side *out, const struct mgpu_convert_options *o)
 {
-    return o->model ? mgpu_file_arrays_of_model(&out->array, &out->count, path, o)
-                    : load_plain(out, path, !o->keep_wrapper);
+    return o->model ? mgpu_file_arrays_of_model(&out->array, &out->count, out->path, o, &out->match)
+                    : load_plain(out, out->path, !o->keep_wrapper);
 }
 
 /* Beside a file of weights a model gives the names and layouts. */
-static int load_sides(struct side *x, struct side *y, const char *a, const char *b,
-                      const struct mgpu_convert_options *o)
+static int load_sides(struct side *x, struct side *y, const struct mgpu_convert_options *o)
 {
     struct mgpu_convert_options with = *o;
     bool first, second;
-    MGPU_TRY(is_model(a, &first));
-    MGPU_TRY(is_model(b, &second));
+    MGPU_TRY(is_model(x->path, &first));
+    MGPU_TRY(is_model(y->path, &second));
     if (!with.model && first != second)
-        with.model = first ? a : b;
-    MGPU_TRY(load_side(x, a, &with));
-    return load_side(y, b, &with);
+        with.model = first ? x->path : y->path;
+    MGPU_TRY(load_side(x, &with));
+    return load_side(y, &with);
+}
+
+static void free_side(struct side *s)
+{
+    mgpu_named_arrays_free(s->array, s->count);
+    mgpu_weights_result_free(&s->match);
 }
 
 int mgpu_weights_compare(const char *a, const char *b, const struct mgpu_convert_options *o,
                          bool json, FILE *to, int *differ)
 {
-    struct side x = {0}, y = {0};
+    struct side x = {.path = a}, y = {.path = b};
     struct comparison c = {.to = to, .list = json ? json_object_new_array() : NULL};
-    int rc = load_sides(&x, &y, a, b, o);
+    int rc = load_sides(&x, &y, o);
     if (rc == 0) {
         compare_sides(&c, &x, &y);
         *differ = c.differ;
@@ -212,11 +272,12 @@ int mgpu_weights_compare(const char *a, const char *b, const struct mgpu_convert
         struct json_object *all = json_object_new_object();
         json_object_object_add(all, "same", json_object_new_int(c.same));
         json_object_object_add(all, "different", json_object_new_int(c.differ));
+        json_object_object_add(all, "total", json_object_new_int(c.same + c.differ));
         json_object_object_add(all, "tensors", json_object_get(c.list));
         print_object(to, all);
     }
     json_object_put(c.list);
-    mgpu_file_arrays_free(x.array, x.count);
-    mgpu_file_arrays_free(y.array, y.count);
+    free_side(&x);
+    free_side(&y);
     return rc;
 }

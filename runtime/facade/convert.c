@@ -52,12 +52,29 @@ static void print_line(FILE *to, const struct mgpu_weights_result *r)
             r->unwrapped);
 }
 
+static struct json_object *left_json(const struct mgpu_weights_result *r)
+{
+    static const char *const why[] = {[MGPU_MATCH_SHAPE] = "shape",
+                                      [MGPU_MATCH_MISSING] = "missing",
+                                      [MGPU_MATCH_LEFT] = "no place"};
+    struct json_object *list = json_object_new_array();
+    for (int i = 0; i < r->lefts; i++) {
+        struct json_object *o = json_object_new_object();
+        json_object_object_add(o, "name", json_object_new_string(r->left[i].name));
+        json_object_object_add(o, "why", json_object_new_string(why[r->left[i].kind]));
+        json_object_object_add(o, "text", json_object_new_string(r->left[i].text));
+        json_object_array_add(list, o);
+    }
+    return list;
+}
+
 static void print_json(FILE *to, const struct mgpu_weights_result *r, const char *out)
 {
     struct json_object *o = json_object_new_object(), *saved = json_object_new_array();
     json_object_object_add(o, "matched", json_object_new_int(r->matched));
     json_object_object_add(o, "total", json_object_new_int(r->total));
     json_object_object_add(o, "unwrapped", json_object_new_string(r->unwrapped));
+    json_object_object_add(o, "left_out", left_json(r));
     json_object_array_add(saved, json_object_new_string(out));
     json_object_object_add(o, "saved", saved);
     fprintf(
@@ -94,13 +111,14 @@ static int verify(struct model *m, const char *model, const char *out,
                   const struct mgpu_convert_options *o)
 {
     struct model again;
-    struct mgpu_weights_result r;
+    struct mgpu_weights_result r = {0};
     const struct mgpu_match_options match = {.allow_nonfinite = true, .by_order = o->by_order};
     int rc = open_model(&again, model);
     if (rc == 0)
         rc = mgpu_weights_from_file(&again.weights, again.model, out, !o->keep_wrapper, &match, &r);
     if (rc == 0)
         rc = same_contents(m, &again, out);
+    mgpu_weights_result_free(&r);
     close_model(&again);
     return rc;
 }
@@ -133,23 +151,32 @@ static int through_model(const char *in, const char *out, enum mgpu_target targe
     return rc;
 }
 
+static bool is_left(const struct mgpu_weights_result *r, int weight)
+{
+    for (int i = 0; i < r->lefts; i++)
+        if (r->left[i].weight == weight)
+            return true;
+    return false;
+}
+
 int mgpu_file_arrays_of_model(struct mgpu_named_array **out, int *count, const char *path,
-                              const struct mgpu_convert_options *o)
+                              const struct mgpu_convert_options *o, struct mgpu_weights_result *r)
 {
     struct model m;
-    struct mgpu_weights_result r;
-    const struct mgpu_match_options match = match_options(o);
+    struct mgpu_match_options match = match_options(o);
+    match.partial = match.skip_mismatch = match.allow_nonfinite = true;
     *out = NULL;
     *count = 0;
     int rc = open_model(&m, o->model);
     if (rc == 0 && strcmp(path, o->model))
-        rc = mgpu_weights_from_file(&m.weights, m.model, path, !o->keep_wrapper, &match, &r);
+        rc = mgpu_weights_from_file(&m.weights, m.model, path, !o->keep_wrapper, &match, r);
     if (rc == 0)
         *out = mgpu_xcalloc((size_t)m.weights->count + 1, sizeof **out);
     for (int i = 0; rc == 0 && i < m.weights->count; i++) {
         struct mgpu_named_array *a = &(*out)[(*count)++];
         a->name = mgpu_xstrdup(m.weights->weight[i].name);
-        rc = mgpu_model_own_contents(&m.source, i, 0, &a->array);
+        if (!is_left(r, i))
+            rc = mgpu_model_own_contents(&m.source, i, 0, &a->array);
     }
     close_model(&m);
     return rc;
@@ -168,7 +195,7 @@ static int without_model(struct mgpu_checkpoint *c, const char *out, enum mgpu_t
         rc = mgpu_prefix(mgpu_match_finite(&arrays[i].array, arrays[i].name), "%s", c->path);
     if (rc == 0)
         rc = mgpu_arrays_write(out, target, arrays, count);
-    mgpu_file_arrays_free(arrays, count);
+    mgpu_named_arrays_free(arrays, count);
     mgpu_weights_result_set(r, c->weights, c->weights, c);
     return rc;
 }
@@ -225,11 +252,15 @@ int mgpu_weights_convert(const char *in, const char *out, const struct mgpu_conv
     MGPU_TRY(mgpu_target_of(&target, out, o->to));
     MGPU_TRY(check_options(o, target));
     MGPU_TRY(check_apart(in, out));
-    MGPU_TRY(o->model ? through_model(in, out, target, o, &r)
-                      : convert_file(in, out, target, o, &r));
-    if (json)
-        print_json(to, &r, out);
-    else
-        print_line(to, &r);
-    return 0;
+    int rc =
+        o->model ? through_model(in, out, target, o, &r) : convert_file(in, out, target, o, &r);
+    if (rc == 0) {
+        mgpu_weights_tell_left(&r, in);
+        if (json)
+            print_json(to, &r, out);
+        else
+            print_line(to, &r);
+    }
+    mgpu_weights_result_free(&r);
+    return rc;
 }

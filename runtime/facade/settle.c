@@ -160,11 +160,20 @@ static int settle_ties(struct mgpu_trainer *t, const char *const (**out)[2], int
 static int settle_init(struct mgpu_trainer *t)
 {
     const struct mgpu_options *o = &t->options;
-    const struct mgpu_match_options match = {.by_order = o->by_order};
-    struct mgpu_weights_result r;
+    const struct mgpu_match_options match = {.map = o->map,
+                                             .by_order = o->by_order,
+                                             .partial = o->partial,
+                                             .skip_mismatch = o->skip_mismatch};
+    struct mgpu_weights_result r = {0};
+    if (!o->init)
+        return o->map || o->partial || o->skip_mismatch
+                   ? mgpu_fail(MGPU_EUSAGE, "--map, --partial and --skip-mismatch are for --init")
+                   : 0;
     MGPU_TRY(mgpu_weights_from_file(&t->weights, t->model, o->init, true, &match, &r));
+    mgpu_weights_tell_left(&r, o->init);
     mgpu_note("%s: %d of %d tensors%s%s", o->init, r.matched, r.total, *r.unwrapped ? ", " : "",
               r.unwrapped);
+    mgpu_weights_result_free(&r);
     return 0;
 }
 
@@ -189,8 +198,7 @@ int mgpu_settle_model(struct mgpu_trainer *t)
     MGPU_TRY(mgpu_prefix(mgpu_weights_identify(&t->weights, t->model, &w), "%s", t->path));
     for (int i = 0; i < t->weights->notes; i++)
         mgpu_note("%s", t->weights->line[i]);
-    if (o->init)
-        MGPU_TRY(settle_init(t));
+    MGPU_TRY(settle_init(t));
     return mgpu_reinit_check(t);
 }
 

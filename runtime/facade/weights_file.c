@@ -16,6 +16,21 @@ void mgpu_weights_result_set(struct mgpu_weights_result *r, int matched, int tot
              file && file->unwrapped ? file->unwrapped : "");
 }
 
+void mgpu_weights_result_free(struct mgpu_weights_result *r)
+{
+    for (int i = 0; i < r->lefts; i++) {
+        free(r->left[i].name);
+        free(r->left[i].text);
+    }
+    free(r->left);
+}
+
+void mgpu_weights_tell_left(const struct mgpu_weights_result *r, const char *path)
+{
+    for (int i = 0; i < r->lefts; i++)
+        mgpu_note("%s: left out: %s", path, r->left[i].text);
+}
+
 /* ---- Into a model ---------------------------------------------------------------------------- */
 
 static bool any_called(const struct mgpu_checkpoint *c, const char *const *leaves)
@@ -42,10 +57,19 @@ static enum mgpu_family family_of(const struct mgpu_checkpoint *c,
                                   : mgpu_framework_family(model);
 }
 
-static void tell_faults(const struct mgpu_match *m)
+static void set_result(struct mgpu_weights_result *r, const struct mgpu_match *m)
 {
-    for (int i = 0; i < m->faults; i++)
-        mgpu_note("%s: left out: %s", m->file->path, m->fault[i].text);
+    mgpu_weights_result_set(r, m->matched, m->total, m->file);
+    size_t n = strlen(r->unwrapped);
+    if (m->prefix)
+        snprintf(r->unwrapped + n, sizeof r->unwrapped - n, "%sprefix %s removed", n ? ", " : "",
+                 m->prefix);
+    r->left = mgpu_xcalloc((size_t)m->faults + 1, sizeof *r->left);
+    for (r->lefts = 0; r->lefts < m->faults; r->lefts++) {
+        const struct mgpu_match_fault *f = &m->fault[r->lefts];
+        r->left[r->lefts] = (struct mgpu_weights_left){f->kind, f->weight, mgpu_xstrdup(f->name),
+                                                       mgpu_xstrdup(f->text)};
+    }
 }
 
 int mgpu_weights_from_file(struct mgpu_weights **weights, const struct mgpu_onnx_model *model,
@@ -60,10 +84,8 @@ int mgpu_weights_from_file(struct mgpu_weights **weights, const struct mgpu_onnx
     int rc = mgpu_match_new(&m, c, v, options);
     if (rc == 0)
         rc = mgpu_match_load(m, *weights, options);
-    if (rc == 0) {
-        tell_faults(m);
-        mgpu_weights_result_set(result, m->matched, m->total, c);
-    }
+    if (rc == 0)
+        set_result(result, m);
     mgpu_match_free(m);
     mgpu_variables_free(v);
     mgpu_checkpoint_close(c);
@@ -129,16 +151,10 @@ int mgpu_file_arrays(struct mgpu_named_array **out, int *count, const struct mgp
         a->layer = layer_of(c, t, target);
         rc = mgpu_checkpoint_load(c, i, &a->array);
     }
-    if (rc < 0)
-        mgpu_file_arrays_free(*out, *count);
-    return rc;
-}
-
-void mgpu_file_arrays_free(struct mgpu_named_array *arrays, int count)
-{
-    for (int i = 0; i < count; i++) {
-        free(arrays[i].name);
-        mgpu_array_free(&arrays[i].array);
+    if (rc < 0) {
+        mgpu_named_arrays_free(*out, *count);
+        *out = NULL;
+        *count = 0;
     }
-    free(arrays);
+    return rc;
 }

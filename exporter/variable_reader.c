@@ -1,0 +1,176 @@
+#include "exporter/variable_reader.h"
+
+#include "exporter/scopes.h"
+#include "importer/weight_flow.h"
+
+#include <string.h>
+
+/* ---- What reads a weight --------------------------------------------------------------------- */
+
+static bool is_type(const struct mgpu_onnx_node *node, const char *type)
+{
+    return !*node->domain && !strcmp(node->type, type);
+}
+
+static bool is_any(const struct mgpu_onnx_node *node, const char *const *types)
+{
+    for (int i = 0; types[i]; i++)
+        if (is_type(node, types[i]))
+            return true;
+    return false;
+}
+
+static const char *const moves[] = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", NULL};
+static const char *const passes[] = {"Identity", "Cast", NULL};
+static const char *const products[] = {"MatMul", "Gemm", "Conv", "ConvTranspose", NULL};
+
+enum { STEPS_MOST = 8 };
+
+/* Follows views to the first node that computes with the weight. */
+struct mgpu_use mgpu_variable_first_use(const struct mgpu_variables *v, struct mgpu_use use,
+                                        bool *moved)
+{
+    *moved = false;
+    for (int step = 0; step < STEPS_MOST; step++) {
+        const struct mgpu_onnx_node *node = v->model->all[use.node];
+        bool moving = is_any(node, moves);
+        if (use.input || !node->outputs || (!moving && !is_any(node, passes)))
+            break;
+        const struct mgpu_weight_flow_value *value = mgpu_weight_flow_get(v->flow, node->output[0]);
+        if (!value || !value->readers)
+            break;
+        *moved |= moving;
+        use = value->reader[0];
+    }
+    return use;
+}
+
+/* The product whose result, perhaps moved, this value is; NULL: none. */
+static const struct mgpu_onnx_node *product_of(const struct mgpu_variables *v, const char *name)
+{
+    for (int step = 0; step < STEPS_MOST; step++) {
+        const struct mgpu_weight_flow_value *value =
+            *name ? mgpu_weight_flow_get(v->flow, name) : NULL;
+        if (!value || value->node < 0)
+            return NULL;
+        const struct mgpu_onnx_node *node = v->model->all[value->node];
+        if (is_any(node, products))
+            return node;
+        if (!is_any(node, moves) && !is_any(node, passes))
+            return NULL;
+        name = node->input[0];
+    }
+    return NULL;
+}
+
+void mgpu_variable_reader_of(struct mgpu_variable_reader *r, const struct mgpu_variables *v,
+                             const struct mgpu_holder *h)
+{
+    static const char *const recurrent[] = {"LSTM", "GRU", "RNN", NULL};
+    const char *name = v->model->initializer[h->initializer].name;
+    struct mgpu_use use = mgpu_variable_first_use(v, h->use[0], &r->moved);
+    r->node = v->model->all[use.node];
+    r->input = use.input;
+    r->recurrent = is_any(r->node, recurrent) && r->input >= 1 && r->input <= 3;
+    r->product = is_type(r->node, "Add") && r->node->inputs == 2 &&
+                 product_of(v, r->node->input[1 - (r->input ? 1 : 0)]);
+    r->owner = is_any(r->node, products) ? r->node
+               : r->product              ? product_of(v, r->node->input[r->input ? 0 : 1])
+                                         : NULL;
+    r->flat = strstr(name, "/ExpandDims") != NULL;
+    r->own_name = v->family == MGPU_FAMILY_TORCH && *mgpu_scope_dotted(v->arena, name).op;
+}
+
+/* ---- Roles ----------------------------------------------------------------------------------- */
+
+static enum mgpu_variable_role norm_role(int input)
+{
+    static const enum mgpu_variable_role roles[] = {MGPU_VAR_OTHER, MGPU_VAR_GAMMA, MGPU_VAR_BETA,
+                                                    MGPU_VAR_MEAN, MGPU_VAR_VARIANCE};
+    return input < 5 ? roles[input] : MGPU_VAR_OTHER;
+}
+
+static enum mgpu_variable_role added_role(const struct mgpu_variable_reader *r, const char *op)
+{
+    if (r->product || !strncmp(op, "BiasAdd", 7) || !strcmp(op, "bias"))
+        return MGPU_VAR_BIAS;
+    return !strncmp(op, "Reshape", 7) ? MGPU_VAR_BETA : MGPU_VAR_OTHER;
+}
+
+static enum mgpu_variable_role scaled_role(const char *op)
+{
+    return !strcmp(op, "Neg")           ? MGPU_VAR_ALPHA
+           : !strncmp(op, "Reshape", 7) ? MGPU_VAR_GAMMA
+                                        : MGPU_VAR_OTHER;
+}
+
+/* In loops the graph does not tell; TensorFlow's names do. */
+static enum mgpu_variable_role looped_role(const char *op)
+{
+    return !strcmp(op, "Cast") || !strcmp(op, "MatMul")       ? MGPU_VAR_KERNEL
+           : !strcmp(op, "Cast_1") || !strcmp(op, "MatMul_1") ? MGPU_VAR_RECURRENT
+           : !strcmp(op, "split") || !strcmp(op, "BiasAdd")   ? MGPU_VAR_BIAS
+                                                              : MGPU_VAR_OTHER;
+}
+
+static bool is_depthwise(const struct mgpu_onnx_node *node, const struct mgpu_array *a)
+{
+    return is_type(node, "Conv") && mgpu_onnx_int(node, "group", 1) > 1 && a->rank > 2 &&
+           a->dims[1] == 1 && a->dims[0] % mgpu_onnx_int(node, "group", 1) == 0;
+}
+
+enum mgpu_variable_role mgpu_variable_role_of(const struct mgpu_variable_reader *r,
+                                              const struct mgpu_array *a, const char *op)
+{
+    static const char *const norms[] = {"BatchNormalization", "LayerNormalization",
+                                        "GroupNormalization", "InstanceNormalization",
+                                        "RMSNormalization",   NULL};
+    const struct mgpu_onnx_node *node = r->node;
+    if (is_any(node, norms))
+        return norm_role(r->input);
+    if (is_any(node, products))
+        return r->input == 2           ? MGPU_VAR_BIAS
+               : is_depthwise(node, a) ? MGPU_VAR_DEPTHWISE
+                                       : MGPU_VAR_KERNEL;
+    if (r->recurrent)
+        return r->input == 1   ? MGPU_VAR_KERNEL
+               : r->input == 2 ? MGPU_VAR_RECURRENT
+               : r->input == 3 ? MGPU_VAR_BIAS
+                               : MGPU_VAR_OTHER;
+    if (is_type(node, "Gather") && r->input == 0)
+        return MGPU_VAR_EMBEDDINGS;
+    if (is_type(node, "PRelu"))
+        return MGPU_VAR_ALPHA;
+    if (!strcmp(op, "gamma") || !strcmp(op, "beta"))
+        return *op == 'g' ? MGPU_VAR_GAMMA : MGPU_VAR_BETA;
+    if (is_type(node, "Add"))
+        return added_role(r, op);
+    return is_type(node, "Mul") ? scaled_role(op) : looped_role(op);
+}
+
+const char *mgpu_variable_class_of(const struct mgpu_variable_reader *r, const struct mgpu_array *a,
+                                   enum mgpu_variable_role role)
+{
+    static const char *const conv[] = {"", "conv1d", "conv2d", "conv3d"};
+    static const char *const back[] = {"", "conv1d_transpose", "conv2d_transpose",
+                                       "conv3d_transpose"};
+    int axes = a->rank - 2 - r->flat;
+    bool spatial = axes >= 1 && axes <= 3;
+    if (r->recurrent)
+        return is_type(r->node, "LSTM") ? "lstm" : is_type(r->node, "GRU") ? "gru" : "simple_rnn";
+    if (is_type(r->node, "BatchNormalization"))
+        return "batch_normalization";
+    if (is_type(r->node, "LayerNormalization"))
+        return "layer_normalization";
+    if (role == MGPU_VAR_DEPTHWISE)
+        return axes == 1 ? "depthwise_conv1d" : "depthwise_conv2d";
+    if (role == MGPU_VAR_KERNEL && is_type(r->node, "Conv") && spatial)
+        return conv[axes];
+    if (role == MGPU_VAR_KERNEL && is_type(r->node, "ConvTranspose") && spatial)
+        return back[axes];
+    return role == MGPU_VAR_KERNEL && !is_type(r->node, "Loop") ? "dense"
+           : role == MGPU_VAR_EMBEDDINGS                        ? "embedding"
+           : role == MGPU_VAR_ALPHA                             ? "p_re_lu"
+           : role == MGPU_VAR_GAMMA                             ? "layer_normalization"
+                                                                : "";
+}

@@ -1,0 +1,33 @@
+/* What reads a weight, and what that makes of it. Between the files of variables.h. */
+#ifndef MGPU_EXPORTER_VARIABLE_READER_H
+#define MGPU_EXPORTER_VARIABLE_READER_H
+
+#include "exporter/variables.h"
+
+struct mgpu_variable_reader {
+    const struct mgpu_onnx_node *node;
+    int input;
+    const struct mgpu_onnx_node *owner; /* of a bias: the product that it is added to */
+    bool recurrent, product;
+    bool moved;    /* the graph itself transposes or reshapes it first */
+    bool own_name; /* PyTorch: has its name still, so it is as PyTorch has it */
+    bool flat;     /* TensorFlow made a one-dimensional kernel two-dimensional */
+};
+
+void mgpu_variable_reader_of(struct mgpu_variable_reader *reader, const struct mgpu_variables *v,
+                             const struct mgpu_holder *holder);
+
+/* The first node that computes with what `use` reads; *moved: the graph transposes or reshapes it
+ * before. */
+struct mgpu_use mgpu_variable_first_use(const struct mgpu_variables *v, struct mgpu_use use,
+                                        bool *moved);
+
+/* `op`: the operation in the weight's name (scopes.h). */
+enum mgpu_variable_role mgpu_variable_role_of(const struct mgpu_variable_reader *reader,
+                                              const struct mgpu_array *array, const char *op);
+
+/* The class of its layer in snake case, or "". */
+const char *mgpu_variable_class_of(const struct mgpu_variable_reader *reader,
+                                   const struct mgpu_array *array, enum mgpu_variable_role role);
+
+#endif

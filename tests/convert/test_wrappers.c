@@ -1,0 +1,264 @@
+/* Names of PyTorch with what training put around them, and tensors that are not the model's:
+ * reports.md rows 27 and 28, for mgpu-convert, --compare and --init. */
+#include "exporter/model_write.h"
+#include "tests/convert/weights_check.h"
+#include "tests/support/make_onnx.h"
+#include "tests/support/tiny.h"
+#include "tests/test.h"
+
+static char line[256];
+static const char *model, *file, *out;
+
+/* [2,2] each: "fc.weight" holds 1 2 3 4, "out.weight" 5 6 7 8. */
+static const char *const net = "producer pytorch\n"
+                               "input x float N 2\n"
+                               "init fc.weight float 2 2 = %s\n"
+                               "init out.weight float 2 2 = %s\n"
+                               "h = Gemm(x, fc.weight) transB=1\n"
+                               "y = Gemm(h, out.weight) transB=1\n"
+                               "output y float N 2\n";
+
+static void make_model(const char *path, const char *fc, const char *last)
+{
+    char text[512];
+    snprintf(text, sizeof text, net, fc, last);
+    make_onnx_file(path, text);
+}
+
+/* A safetensors file of [rows,2] tensors, 1 2 3 ... through all of them. NULL ends the names. */
+static void put(const char *const *names, int64_t rows)
+{
+    struct mgpu_named_array a[8] = {0};
+    int n = 0;
+    double value = 1;
+    for (; names[n]; n++) {
+        a[n].name = (char *)names[n];
+        if (mgpu_array_init(&a[n].array, MGPU_FLOAT, 2, (int64_t[]){rows, 2}, names[n]) < 0)
+            abort();
+        for (int i = 0; i < 2 * rows; i++)
+            mgpu_set_double(a[n].array.data, MGPU_FLOAT, i, value++);
+    }
+    CHECK_OK(mgpu_arrays_write(file, MGPU_TARGET_SAFETENSORS, a, n));
+    for (int i = 0; i < n; i++)
+        mgpu_array_free(&a[i].array);
+}
+
+#define NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+/* ---- Chains of prefixes ---------------------------------------------------------------------- */
+
+static const struct {
+    const char *names[3], *line;
+} chains[] = {
+    {{"fc.weight", "out.weight"}, "2 of 2 tensors\n"},
+    {{"module.fc.weight", "module.out.weight"}, "2 of 2 tensors, prefix module. removed\n"},
+    {{"_orig_mod.fc.weight", "_orig_mod.out.weight"},
+     "2 of 2 tensors, prefix _orig_mod. removed\n"},
+    {{"_orig_mod.module.fc.weight", "_orig_mod.module.out.weight"},
+     "2 of 2 tensors, prefix _orig_mod. removed, prefix module. removed\n"},
+    {{"module._orig_mod.fc.weight", "module._orig_mod.out.weight"},
+     "2 of 2 tensors, prefix _orig_mod. removed, prefix module. removed\n"},
+    {{"model._orig_mod.fc.weight", "model._orig_mod.out.weight"},
+     "2 of 2 tensors, prefix _orig_mod. removed, prefix model. removed\n"},
+    {{"model.module.fc.weight", "model.module.out.weight"},
+     "2 of 2 tensors, prefix model.module. removed\n"},
+    {{"state_dict.model.fc.weight", "state_dict.model.out.weight"},
+     "2 of 2 tensors, prefix state_dict. removed, prefix model. removed\n"},
+    {{"_fsdp_wrapped_module.fc._checkpoint_wrapped_module.weight",
+      "_fsdp_wrapped_module.out.weight"},
+     "2 of 2 tensors, prefix _fsdp_wrapped_module. removed, "
+     "prefix _checkpoint_wrapped_module. removed\n"},
+    {{"fc._orig_mod.weight", "out.weight"}, "2 of 2 tensors, prefix _orig_mod. removed\n"},
+};
+
+static void test_chains(void)
+{
+    const struct mgpu_convert_options o = {.model = model};
+    for (size_t i = 0; i < sizeof chains / sizeof *chains; i++) {
+        put(chains[i].names, 2);
+        int rc = weights_convert(line, file, out, &o);
+        CHECK_(rc >= 0, "%s: %s", chains[i].names[0], mgpu_error());
+        CHECK_(!strcmp(line, chains[i].line), "%s: %s", chains[i].names[0], line);
+        CHECK(weights_differ(out, tiny_path("full.onnx"), 0) == 0);
+    }
+}
+
+/* ---- What is not the model's ----------------------------------------------------------------- */
+
+/* A loss beside the model is named and needs permission; it does not keep the prefix on. */
+static void test_foreign(void)
+{
+    struct mgpu_convert_options o = {.model = model}, partial = {.model = model, .partial = true};
+    put(NAMES("model.fc.weight", "model.out.weight", "loss_fn.weight"), 2);
+    CHECK_FAILS(weights_convert(line, file, out, &o),
+                "2 of 3 tensors: 'loss_fn.weight' [2,2] has no place");
+    CHECK_OK(weights_convert(line, file, out, &partial));
+    CHECK_(!strcmp(line, "2 of 3 tensors, prefix model. removed\n"), "%s", line);
+    CHECK(weights_differ(out, tiny_path("full.onnx"), 0) == 0);
+    /* "module." goes from all names or from none */
+    put(NAMES("module.fc.weight", "module.out.weight", "loss_fn.weight"), 2);
+    CHECK_FAILS(weights_convert(line, file, out, &partial), "0 of 3 tensors");
+    /* two names that would become one stay as they are */
+    put(NAMES("fc.weight", "fc._orig_mod.weight", "out.weight"), 2);
+    CHECK_FAILS(weights_convert(line, file, out, &o), "'fc._orig_mod.weight'");
+}
+
+static char *result(const struct mgpu_convert_options *o)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *to = open_memstream(&text, &size);
+    CHECK_OK(mgpu_weights_convert(file, out, o, true, to));
+    fclose(to);
+    return text;
+}
+
+static void test_left_out(void)
+{
+    struct mgpu_convert_options o = {.model = model, .partial = true};
+    put(NAMES("fc.weight", "loss_fn.weight"), 2);
+    char *text = result(&o);
+    CHECK_(strstr(text, "\"matched\":1,\"total\":2") &&
+               strstr(text, "{\"name\":\"out/weight\",\"why\":\"missing\"") &&
+               strstr(text, "{\"name\":\"loss_fn.weight\",\"why\":\"no place\""),
+           "%s", text);
+    free(text);
+}
+
+/* ---- --compare ------------------------------------------------------------------------------- */
+
+static char *compared(const char *a, const char *b, const char *with, bool json, int *differ)
+{
+    const struct mgpu_convert_options o = {.model = with};
+    char *text = NULL;
+    size_t size;
+    FILE *to = open_memstream(&text, &size);
+    CHECK_OK(mgpu_weights_compare(a, b, &o, json, to, differ));
+    fclose(to);
+    return text;
+}
+
+static char told[1024];
+
+static void listen(void *context, const char *text)
+{
+    (void)context;
+    snprintf(told, sizeof told, "%s", text);
+}
+
+static void test_compare(void)
+{
+    const char *other = tiny_path("other.safetensors"), *keep = file;
+    int differ;
+    put(NAMES("fc.weight", "out.weight"), 2);
+    file = other;
+    put(NAMES("model.fc.weight", "model.out.weight"), 2);
+    mgpu_set_note(listen, NULL);
+    free(compared(keep, other, NULL, false, &differ));
+    CHECK_(differ == 4 && strstr(told, "--model"), "%d %s", differ, told);
+    mgpu_set_note(NULL, NULL);
+    free(compared(keep, other, model, false, &differ));
+    CHECK_(differ == 0, "%d", differ);
+    file = keep;
+}
+
+/* A wrong shape and a tensor too many are said, and the rest is compared. */
+static void test_compare_rest(void)
+{
+    const char *half = tiny_path("half.onnx");
+    int differ;
+    make_onnx_file(half, "producer pytorch\n"
+                         "input x float N 2\n"
+                         "init fc.weight float 2 2 = 1 2 3 4\n"
+                         "init out.weight float 3 2 = 5 6 7 8 9 10\n"
+                         "init head.weight float 2 3 = 1\n"
+                         "h = Gemm(x, fc.weight) transB=1\n"
+                         "k = Gemm(h, out.weight) transB=1\n"
+                         "y = Gemm(k, head.weight) transB=1\n"
+                         "output y float N 2\n");
+    put(NAMES("fc.weight", "out.weight", "loss_fn.weight"), 2);
+    char *text = compared(file, half, NULL, false, &differ);
+    CHECK_(strstr(text, "'out.weight' is [2,2], the model wants [3,2]") &&
+               strstr(text, "'loss_fn.weight' [2,2] has no place") &&
+               strstr(text, "head.weight: only in the second") &&
+               strstr(text, "1 of 4 tensors are the same"),
+           "%s", text);
+    CHECK_(differ == 3, "%d", differ);
+    free(text);
+    text = compared(file, half, NULL, true, &differ);
+    CHECK_(strstr(text, "\"same\":1,\"different\":3,\"total\":4"), "%s", text);
+    free(text);
+}
+
+/* ---- --init ---------------------------------------------------------------------------------- */
+
+/* Starts and gives the first elements of both weights. */
+static int start_from(const struct mgpu_options *options, double *fc, double *last)
+{
+    struct mgpu_trainer *t;
+    struct mgpu_options o = *options;
+    double w[4];
+    o.data = tiny_list(tiny_noise("x", 1, 2, (int64_t[]){6, 2}),
+                       tiny_noise("label", 2, 2, (int64_t[]){6, 2}), NULL);
+    o.loss = tiny_list("mse", NULL);
+    o.batch = 3;
+    MGPU_TRY(mgpu_trainer_new(&t, model, &o));
+    CHECK_OK(mgpu_weight_read(t, "fc.weight", w, 4));
+    *fc = w[0];
+    CHECK_OK(mgpu_weight_read(t, "out.weight", w, 4));
+    *last = w[0];
+    mgpu_trainer_free(t);
+    return 0;
+}
+
+static void test_init(void)
+{
+    struct mgpu_options o = MGPU_OPTIONS, none = MGPU_OPTIONS;
+    const char *rules = tiny_path("rules");
+    double fc, last;
+    o.init = file;
+    put(NAMES("model.fc.weight", "model.out.weight"), 2);
+    CHECK_OK(start_from(&o, &fc, &last));
+    CHECK(fc == 1 && last == 5);
+
+    put(NAMES("fc.weight", "loss_fn.weight"), 2);
+    CHECK_FAILS(start_from(&o, &fc, &last), "1 of 2 tensors");
+    o.partial = true;
+    CHECK_OK(start_from(&o, &fc, &last));
+    CHECK(fc == 1 && last == 0.25);
+
+    FILE *f = fopen(rules, "w");
+    fputs("loss_fn.weight -> out.weight\n", f);
+    fclose(f);
+    o.partial = false;
+    o.map = rules;
+    CHECK_OK(start_from(&o, &fc, &last));
+    CHECK(fc == 1 && last == 5);
+
+    o.map = NULL;
+    put(NAMES("fc.weight", "out.weight"), 3);
+    CHECK_FAILS(start_from(&o, &fc, &last), "'fc.weight' is [3,2], the model wants [2,2]");
+    o.skip_mismatch = true;
+    CHECK_FAILS(start_from(&o, &fc, &last), "0 of 2 tensors");
+
+    none.partial = true;
+    CHECK_FAILS(start_from(&none, &fc, &last), "for --init");
+}
+
+int main(void)
+{
+    tiny_begin();
+    model = tiny_path("blank.onnx");
+    file = tiny_path("weights.safetensors");
+    out = tiny_path("out.onnx");
+    make_model(model, "0.25", "0.25");
+    make_model(tiny_path("full.onnx"), "1 2 3 4", "5 6 7 8");
+    test_chains();
+    test_foreign();
+    test_left_out();
+    test_compare();
+    test_compare_rest();
+    test_init();
+    tiny_end();
+    return test_end();
+}

@@ -1,6 +1,6 @@
 #include "exporter/framework_names.h"
 
-#include "exporter/keras_layers.h"
+#include "exporter/keras_tree.h"
 #include "exporter/scopes.h"
 #include "runtime/base/names.h"
 #include "runtime/base/status.h"
@@ -41,28 +41,6 @@ static void list_initializers(struct mgpu_framework_arrays *a, const struct mgpu
 
 /* ---- Names of variables ---------------------------------------------------------------------- */
 
-/* The length of the model's own name with its '/', before the names of all layers. */
-static size_t root_of(const struct mgpu_variables *v)
-{
-    size_t n = 0;
-    for (int i = 0; i < v->layers; i++) {
-        const struct mgpu_variable_layer *l = &v->layer[i];
-        size_t first = strcspn(l->path, "/");
-        if (l->guessed && !l->path[first])
-            continue; /* a made-up name */
-        if (!l->path[first] || (n && (n != first + 1 || strncmp(l->path, v->layer[0].path, n))))
-            return 0;
-        n = first + 1;
-    }
-    return n;
-}
-
-static const char *layer_name(const struct mgpu_variables *v, int layer, size_t root)
-{
-    const char *path = v->layer[layer].path;
-    return path + (strchr(path, '/') ? root : 0);
-}
-
 /* A path of modules, as the framework writes it: PyTorch with dots. */
 static const char *plain_name(struct mgpu_framework_arrays *a, int variable, size_t root)
 {
@@ -81,26 +59,26 @@ static const char *plain_name(struct mgpu_framework_arrays *a, int variable, siz
             *slash = '.';
         return name;
     }
-    const char *layer = layer_name(v, x->layer, root), *slash = strrchr(layer, '/');
+    const char *layer = mgpu_variable_layer_name(v, x->layer, root), *slash = strrchr(layer, '/');
     const char *last = slash ? slash + 1 : layer;
     const char *way = l->direction == MGPU_WAY_FORWARD ? "forward_" : "backward_";
     return l->direction ? mgpu_arena_format(a->arena, "%s/%s%s/%s", layer, way, last, x->leaf)
                         : mgpu_arena_format(a->arena, "%s/%s", layer, x->leaf);
 }
 
-static void list_plain(struct mgpu_framework_arrays *a, enum mgpu_target target)
+static struct mgpu_framework_from from_variable(const struct mgpu_variables *v, int variable)
+{
+    const struct mgpu_variable *x = &v->variable[variable];
+    return (struct mgpu_framework_from){
+        .variable = variable, .weight = x->weight, .holder = x->holder, .tensor = -1};
+}
+
+static void list_plain(struct mgpu_framework_arrays *a)
 {
     const struct mgpu_variables *v = a->variables;
-    size_t root = v->family == MGPU_FAMILY_KERAS ? root_of(v) : 0;
-    bool keras = target == MGPU_TARGET_KERAS_H5 && v->family == MGPU_FAMILY_KERAS;
-    for (int i = 0; i < v->count; i++) {
-        const struct mgpu_variable *x = &v->variable[i];
-        const char *name = plain_name(a, i, root);
-        add(a, keras && *x->leaf ? mgpu_arena_format(a->arena, "%s:0", name) : name,
-            keras ? layer_name(v, x->layer, root) : NULL,
-            (struct mgpu_framework_from){
-                .variable = i, .weight = x->weight, .holder = x->holder, .tensor = -1});
-    }
+    size_t root = v->family == MGPU_FAMILY_KERAS ? mgpu_variables_root(v) : 0;
+    for (int i = 0; i < v->count; i++)
+        add(a, plain_name(a, i, root), NULL, from_variable(v, i));
 }
 
 /* Two variables may get one name where the graph says too little; then their initializers' names
@@ -116,115 +94,73 @@ static bool names_differ(const struct mgpu_framework_arrays *a)
     return true;
 }
 
-/* ---- Order of layers ------------------------------------------------------------------------- */
+/* ---- Keras ----------------------------------------------------------------------------------- */
 
-static bool same_shapes(const struct mgpu_variables *v, int a, int b)
+static bool is_statistic(const struct mgpu_variables *v, int variable)
 {
-    int i = 0, k = 0;
-    for (;; i++, k++) {
-        while (i < v->count && v->variable[i].layer != a)
-            i++;
-        while (k < v->count && v->variable[k].layer != b)
-            k++;
-        if (i == v->count || k == v->count)
-            return i == v->count && k == v->count;
-        const struct mgpu_variable *x = &v->variable[i], *y = &v->variable[k];
-        if (x->rank != y->rank || memcmp(x->dims, y->dims, (size_t)x->rank * sizeof *x->dims))
-            return false;
-    }
+    return v->variable[variable].role == MGPU_VAR_MEAN ||
+           v->variable[variable].role == MGPU_VAR_VARIANCE;
 }
 
-/* Keras lists a layer behind those that feed it; of others the graph does not tell. Layers that
- * look alike would be exchanged without a word. */
-static int check_order(const struct mgpu_variables *v, bool of_class)
+static bool has_statistics(const struct mgpu_keras_tree *t, int object)
 {
-    for (int b = 1; b < v->layers; b++) {
-        const struct mgpu_variable_layer *l = &v->layer[b];
-        int a = b - 1;
-        while (a >= 0 && of_class &&
-               (strcmp(v->layer[a].class_name, l->class_name) ||
-                v->layer[a].direction != l->direction))
-            a--;
-        if (a < 0 || v->layer[a].node == l->node || mgpu_variable_layer_before(v, a, b))
+    for (int i = 0; i < t->variables->count; i++)
+        if (is_statistic(t->variables, i) &&
+            mgpu_keras_tree_top(t, t->variables->variable[i].layer) == object)
+            return true;
+    return false;
+}
+
+/* The legacy layout has a model inside in one group: what is trained, then all else. */
+static int check_inside(const struct mgpu_keras_tree *t)
+{
+    for (int i = 0; i < t->count; i++) {
+        if (!t->object[i].holds)
             continue;
-        for (int k = 0; k < b; k++)
-            if (same_shapes(v, k, b) && !mgpu_variable_layer_before(v, k, b))
-                return mgpu_fail(MGPU_EINVALID,
-                                 "'%s' and '%s' look alike, and the graph does not tell which one "
-                                 "Keras lists first",
-                                 v->layer[k].path, l->path);
+        if (!*t->object[i].class_name)
+            return mgpu_fail(MGPU_EINVALID,
+                             "'%s' is a model or layer with others inside, whose order the graph "
+                             "does not tell",
+                             t->object[i].name);
+        MGPU_TRY(mgpu_keras_tree_order(t, i, false));
+        if (t->object[i].parent < 0 && has_statistics(t, i))
+            return mgpu_fail(MGPU_EINVALID,
+                             "'%s' is a model inside, whose weights stand in an order that depends "
+                             "on which of its layers are frozen in Keras",
+                             t->object[i].name);
     }
     return 0;
 }
 
-/* ---- Keras 3 --------------------------------------------------------------------------------- */
-
-static int number_of_class(const struct mgpu_variables *v, int layer, const char *class_name)
-{
-    int n = 0;
-    for (int i = 0; i < layer; i++) {
-        const struct mgpu_variable_layer *l = &v->layer[i];
-        bool again = i && l->node == l[-1].node && l->direction;
-        n += !again && !strcmp(l->direction ? "bidirectional" : l->class_name, class_name);
-    }
-    return n;
-}
-
-static bool is_recurrent(const char *class_name)
-{
-    return !strcmp(class_name, "lstm") || !strcmp(class_name, "gru") ||
-           !strcmp(class_name, "simple_rnn");
-}
-
-/* "layers/dense_1/vars": where the variables of a layer are. */
-static const char *store_group(struct mgpu_framework_arrays *a, int layer)
+static void list_legacy(struct mgpu_framework_arrays *a, const struct mgpu_keras_tree *t)
 {
     const struct mgpu_variables *v = a->variables;
-    const struct mgpu_variable_layer *l = &v->layer[layer];
-    const char *class_name = l->direction ? "bidirectional" : l->class_name;
-    bool second = layer && l->node == l[-1].node && l->direction;
-    int number = number_of_class(v, second ? layer - 1 : layer, class_name);
-    char text[32] = "";
-    if (number)
-        snprintf(text, sizeof text, "_%d", number);
-    return mgpu_arena_format(a->arena, "layers/%s%s%s%s/vars", class_name, text,
-                             l->direction == MGPU_WAY_FORWARD    ? "/forward_layer"
-                             : l->direction == MGPU_WAY_BACKWARD ? "/backward_layer"
-                                                                 : "",
-                             is_recurrent(l->class_name) ? "/cell" : "");
+    size_t root = mgpu_variables_root(v);
+    for (int top = 0; top < t->count; top++)
+        for (int pass = 0; pass < 2 && t->object[top].parent < 0; pass++)
+            for (int i = 0; i < v->count; i++) {
+                int last = t->object[top].holds && is_statistic(v, i);
+                if (mgpu_keras_tree_top(t, v->variable[i].layer) != top || last != pass)
+                    continue;
+                const char *name = plain_name(a, i, root);
+                bool known = *v->variable[i].leaf;
+                add(a, known ? mgpu_arena_format(a->arena, "%s:0", name) : name,
+                    t->object[top].name, from_variable(v, i));
+            }
 }
 
-static int check_class(const struct mgpu_variables *v, int layer)
-{
-    const char *names[MGPU_KERAS_VARIABLES];
-    int count = 0;
-    for (int i = 0; i < v->count; i++)
-        count += v->variable[i].layer == layer;
-    if (mgpu_keras_variables(names, v->layer[layer].class_name, count))
-        return 0;
-    return mgpu_fail(MGPU_EINVALID,
-                     "of which class the layer '%s' is, the graph does not tell: give --like FILE, "
-                     "a Keras file of the same model",
-                     v->layer[layer].path);
-}
-
-static int list_store(struct mgpu_framework_arrays *a)
+static void list_store(struct mgpu_framework_arrays *a, const struct mgpu_keras_tree *t)
 {
     const struct mgpu_variables *v = a->variables;
-    size_t root = root_of(v);
+    size_t root = mgpu_variables_root(v);
     for (int i = 0, index = 0; i < v->count; i++) {
-        const struct mgpu_variable *x = &v->variable[i];
-        index = i && x->layer == x[-1].layer ? index + 1 : 0;
-        if (index == 0)
-            MGPU_TRY(check_class(v, x->layer));
+        int layer = v->variable[i].layer;
+        index = i && layer == v->variable[i - 1].layer ? index + 1 : 0;
         const char *name = plain_name(a, i, root), *slash = strrchr(name, '/');
-        int length = slash ? (int)(slash - name) : 0;
-        add(a, mgpu_arena_format(a->arena, "%s/%d", store_group(a, x->layer), index),
-            length ? mgpu_arena_format(a->arena, "%.*s", length, name) : NULL,
-            (struct mgpu_framework_from){
-                .variable = i, .weight = x->weight, .holder = x->holder, .tensor = -1});
+        add(a, mgpu_arena_format(a->arena, "%s/%d", mgpu_keras_tree_group(t, layer), index),
+            slash ? mgpu_arena_format(a->arena, "%.*s", (int)(slash - name), name) : NULL,
+            from_variable(v, i));
     }
-    return 0;
 }
 
 /* ---- As another file ------------------------------------------------------------------------- */
@@ -273,7 +209,7 @@ static int follow(struct mgpu_framework_arrays *a, const struct mgpu_model_sourc
     return 0;
 }
 
-/* ---- All of it ------------------------------------------------------------------------------- */
+/* ---- What the graph does not tell ------------------------------------------------------------ */
 
 static int ask(int rc)
 {
@@ -287,22 +223,65 @@ static int ask(int rc)
                      what);
 }
 
-static int name_keras(struct mgpu_framework_arrays *a, enum mgpu_target target, bool by_order)
+static int check_legacy(const struct mgpu_keras_tree *t, bool by_order)
 {
-    bool store = target == MGPU_TARGET_KERAS_STORE;
-    int rc = by_order ? 0 : check_order(a->variables, store);
-    if (rc < 0 && !store) { /* such a file can be loaded by name */
-        mgpu_note("%s: load it with by_name=True, or write it with --like FILE, a Keras file of "
-                  "the same model",
+    if (by_order)
+        return 0;
+    MGPU_TRY(ask(check_inside(t)));
+    if (mgpu_keras_tree_order(t, -1, false) < 0)
+        mgpu_note("%s: load the file with by_name=True, or write it with --like FILE, a Keras file "
+                  "of the same model",
                   mgpu_error());
-        rc = 0;
-    }
-    MGPU_TRY(ask(rc));
-    if (store)
-        return list_store(a);
-    list_plain(a, target);
     return 0;
 }
+
+static int check_store(const struct mgpu_keras_tree *t, bool by_order)
+{
+    MGPU_TRY(mgpu_keras_tree_classes(t));
+    int rc = by_order ? 0 : mgpu_keras_tree_order(t, -1, true);
+    for (int i = 0; i < t->count && rc == 0 && !by_order; i++)
+        if (t->object[i].holds)
+            rc = mgpu_keras_tree_order(t, i, true);
+    return ask(rc);
+}
+
+/* Keras has the normalisation and the weights as they were before: neither can be had back. */
+static int check_folded(const struct mgpu_variables *v)
+{
+    for (int i = 0; i < v->count; i++)
+        if (mgpu_variable_is_folded(v, i))
+            return mgpu_fail(MGPU_EINVALID,
+                             "the exporter folded a batch normalisation into '%s', and Keras "
+                             "refuses a file without it: export in training form, or write "
+                             "safetensors, npz or ONNX",
+                             mgpu_variable_initializer(v, i));
+    return 0;
+}
+
+static void tell_slash(const struct mgpu_keras_tree *t)
+{
+    if (t->slash && t->variables->model->producer == MGPU_PRODUCER_TENSORFLOW)
+        mgpu_note("names with '/' ('%s') are taken for layers of the model itself; if they are in "
+                  "a model inside, Keras refuses the file: give --like FILE then, a Keras file of "
+                  "the same model",
+                  t->slash);
+}
+
+static int name_keras(struct mgpu_framework_arrays *a, enum mgpu_target target, bool by_order)
+{
+    struct mgpu_keras_tree *t = mgpu_keras_tree_new(a->variables);
+    bool store = target == MGPU_TARGET_KERAS_STORE;
+    MGPU_TRY(check_folded(a->variables));
+    MGPU_TRY(store ? check_store(t, by_order) : check_legacy(t, by_order));
+    tell_slash(t);
+    if (store)
+        list_store(a, t);
+    else
+        list_legacy(a, t);
+    return 0;
+}
+
+/* ---- All of it ------------------------------------------------------------------------------- */
 
 static int name_all(struct mgpu_framework_arrays *a, const struct mgpu_model_source *s,
                     enum mgpu_target target, const struct mgpu_model_write_options *o)
@@ -316,10 +295,10 @@ static int name_all(struct mgpu_framework_arrays *a, const struct mgpu_model_sou
     }
     enum mgpu_family family = store ? MGPU_FAMILY_KERAS : mgpu_framework_family(s->model);
     mgpu_variables_new(&a->variables, s->model, s->weights, family);
-    if (family == MGPU_FAMILY_KERAS)
+    if (family == MGPU_FAMILY_KERAS && (store || target == MGPU_TARGET_KERAS_H5))
         MGPU_TRY(name_keras(a, target, o->by_order));
     else
-        list_plain(a, target);
+        list_plain(a);
     if (store || names_differ(a))
         return 0;
     a->count = 0;
@@ -351,10 +330,12 @@ static int shape_like(struct mgpu_array *out, const struct mgpu_framework_arrays
     return mgpu_array_init(out, out->type, t->rank, t->dims, a->array[i].name);
 }
 
-static int fill(struct mgpu_framework_arrays *a, const struct mgpu_model_source *s, int i)
+static int fill(struct mgpu_framework_arrays *a, const struct mgpu_model_source *s, int i,
+                enum mgpu_tail *tail)
 {
     struct mgpu_array whole, *out = &a->array[i].array;
     const struct mgpu_framework_from *from = &a->from[i];
+    *tail = MGPU_TAIL_ZERO;
     if (from->weight < 0)
         return mgpu_checkpoint_load(a->like, from->tensor, out);
     MGPU_TRY(s->contents(s->context, from->weight, from->holder, &whole));
@@ -364,9 +345,9 @@ static int fill(struct mgpu_framework_arrays *a, const struct mgpu_model_source 
     }
     out->type = whole.type;
     int rc = shape_like(out, a, i);
-    if (rc == 0 && mgpu_weight_layout_out(&a->variables->variable[from->variable].layout,
-                                          whole.data, out->data, out->type))
-        mgpu_note("'%s': the two biases of the graph are added, Keras has one", a->array[i].name);
+    if (rc == 0)
+        *tail = mgpu_weight_layout_out(&a->variables->variable[from->variable].layout, whole.data,
+                                       out->data, out->type);
     mgpu_array_free(&whole);
     return rc;
 }
@@ -374,8 +355,18 @@ static int fill(struct mgpu_framework_arrays *a, const struct mgpu_model_source 
 int mgpu_framework_arrays_fill(struct mgpu_framework_arrays *a,
                                const struct mgpu_model_source *source)
 {
-    for (int i = 0; i < a->count; i++)
-        MGPU_TRY(fill(a, source, i));
+    int added = 0, rounded = 0;
+    for (int i = 0; i < a->count; i++) {
+        enum mgpu_tail tail;
+        MGPU_TRY(fill(a, source, i, &tail));
+        added += tail != MGPU_TAIL_ZERO;
+        rounded += tail == MGPU_TAIL_ROUNDED;
+    }
+    if (added)
+        mgpu_note("%d recurrent biases are sums: the graph has two halves, Keras has one (%s)",
+                  added,
+                  rounded ? "rounded: coming back, a half is the sum and the other zero"
+                          : "exact; coming back, a half is the sum and the other zero");
     return 0;
 }
 

@@ -295,7 +295,8 @@ static void test_ambiguous(void)
     char text[1024];
     snprintf(text, sizeof text, towers, "x");
     make_onnx_file(model, text);
-    CHECK_FAILS(weights_convert(line, model, out, &o), "'net/a' and 'net/b' look alike");
+    CHECK_FAILS(weights_convert(line, model, out, &o),
+                "whether Keras lists 'net/a' or 'net/b' first");
     CHECK_OK(weights_convert(line, model, out, &order));
     snprintf(text, sizeof text, towers, "h"); /* one behind the other: the order is certain */
     make_onnx_file(model, text);

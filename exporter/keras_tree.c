@@ -1,0 +1,186 @@
+#include "exporter/keras_tree.h"
+
+#include "exporter/keras_layers.h"
+#include "runtime/base/names.h"
+#include "runtime/base/status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Growing --------------------------------------------------------------------------------- */
+
+/* Objects that hold others, by the names that Keras gives them. Of a layer around others it depends
+ * on the class where these are: "" stands for unknown. */
+static const char *const holders[][2] = {
+    {"sequential", "sequential"}, {"functional", "functional"}, {"model", "functional"},
+    {"time_distributed", ""},     {"bidirectional", ""},        {"multi_head_attention", ""}};
+enum { HOLDERS = sizeof holders / sizeof *holders };
+
+/* Which of them has a name that begins with `n` letters of `path`; HOLDERS: none. */
+static int holder_called(const struct mgpu_variables *v, const char *path, size_t n)
+{
+    int number, i = 0;
+    const char *name = mgpu_arena_format(v->arena, "%.*s", (int)n, path);
+    n = mgpu_keras_numbered(name, &number);
+    while (i < HOLDERS && (strlen(holders[i][0]) != n || strncmp(name, holders[i][0], n)))
+        i++;
+    return i;
+}
+
+/* The length of the first part of a layer's path that is an object with others in it; 0: none. */
+static size_t outer_part(const struct mgpu_variables *v, const char *path)
+{
+    size_t n = strcspn(path, "/");
+    return path[n] && (v->renumbered || holder_called(v, path, n) < HOLDERS) ? n : 0;
+}
+
+static int add_object(struct mgpu_keras_tree *t, struct mgpu_names *known, int parent,
+                      const char *name, int layer)
+{
+    const char *key = mgpu_arena_format(t->variables->arena, "%d/%s", parent, name);
+    const void *at = mgpu_names_get(known, key);
+    int i = at ? (int)((const struct mgpu_keras_object *)at - t->object) : t->count++;
+    if (!at)
+        t->object[i] = (struct mgpu_keras_object){
+            .name = name, .class_name = "", .parent = parent, .first = layer};
+    mgpu_names_set(known, key, &t->object[i]);
+    t->object[i].last = layer;
+    return i;
+}
+
+static void add_layer(struct mgpu_keras_tree *t, struct mgpu_names *known, int layer, size_t root)
+{
+    const struct mgpu_variables *v = t->variables;
+    const struct mgpu_variable_layer *l = &v->layer[layer];
+    const char *path = mgpu_variable_layer_name(v, layer, root);
+    int parent = -1;
+    for (size_t n; (n = outer_part(v, path)); path += n + 1) {
+        int holder = holder_called(v, path, n);
+        parent =
+            add_object(t, known, parent, mgpu_arena_format(v->arena, "%.*s", (int)n, path), layer);
+        t->object[parent].class_name = holder < HOLDERS ? holders[holder][1] : "";
+        t->object[parent].holds = true;
+    }
+    int own = t->of[layer] = add_object(t, known, parent, path, layer);
+    if (!t->object[own].holds)
+        t->object[own].class_name = l->direction ? "bidirectional" : l->class_name;
+    if (strchr(path, '/'))
+        t->slash = l->path;
+}
+
+static void number_objects(struct mgpu_keras_tree *t)
+{
+    for (int i = 0; i < t->count; i++)
+        for (int k = 0; k < i; k++)
+            t->object[i].number += t->object[k].parent == t->object[i].parent &&
+                                   !strcmp(t->object[k].class_name, t->object[i].class_name);
+}
+
+/* A path of n parts makes at most n objects. */
+static int count_parts(const struct mgpu_variables *v)
+{
+    int n = 1;
+    for (int i = 0; i < v->layers; i++) {
+        n++;
+        for (const char *c = v->layer[i].path; *c; c++)
+            n += *c == '/';
+    }
+    return n;
+}
+
+struct mgpu_keras_tree *mgpu_keras_tree_new(const struct mgpu_variables *v)
+{
+    struct mgpu_keras_tree *t = MGPU_NEW(v->arena, struct mgpu_keras_tree);
+    struct mgpu_names *known = mgpu_names_new(v->arena);
+    size_t root = mgpu_variables_root(v);
+    t->variables = v;
+    t->object = MGPU_NEW_ARRAY(v->arena, struct mgpu_keras_object, count_parts(v));
+    t->of = MGPU_NEW_ARRAY(v->arena, int, v->layers + 1);
+    for (int i = 0; i < v->layers; i++)
+        add_layer(t, known, i, root);
+    number_objects(t);
+    return t;
+}
+
+/* ---- Questions ------------------------------------------------------------------------------- */
+
+int mgpu_keras_tree_top(const struct mgpu_keras_tree *t, int layer)
+{
+    int i = t->of[layer];
+    while (t->object[i].parent >= 0)
+        i = t->object[i].parent;
+    return i;
+}
+
+static const char *object_path(const struct mgpu_keras_tree *t, int object)
+{
+    const struct mgpu_keras_object *o = &t->object[object];
+    const char *above = o->parent < 0 ? "" : object_path(t, o->parent);
+    char number[16] = "";
+    if (o->number)
+        snprintf(number, sizeof number, "_%d", o->number);
+    return mgpu_arena_format(t->variables->arena, "%s%slayers/%s%s", above, *above ? "/" : "",
+                             o->class_name, number);
+}
+
+static bool has_cell(const char *class_name)
+{
+    return !strcmp(class_name, "lstm") || !strcmp(class_name, "gru") ||
+           !strcmp(class_name, "simple_rnn");
+}
+
+const char *mgpu_keras_tree_group(const struct mgpu_keras_tree *t, int layer)
+{
+    const struct mgpu_variable_layer *l = &t->variables->layer[layer];
+    return mgpu_arena_format(t->variables->arena, "%s%s%s/vars", object_path(t, t->of[layer]),
+                             l->direction == MGPU_WAY_FORWARD    ? "/forward_layer"
+                             : l->direction == MGPU_WAY_BACKWARD ? "/backward_layer"
+                                                                 : "",
+                             has_cell(l->class_name) ? "/cell" : "");
+}
+
+/* Keras lists an object behind those that feed it; of others the graph does not tell. */
+int mgpu_keras_tree_order(const struct mgpu_keras_tree *t, int parent, bool of_class)
+{
+    for (int b = 1; b < t->count; b++) {
+        int a = b - 1;
+        if (t->object[b].parent != parent)
+            continue;
+        while (a >= 0 && (t->object[a].parent != parent ||
+                          (of_class && strcmp(t->object[a].class_name, t->object[b].class_name))))
+            a--;
+        if (a < 0 ||
+            mgpu_variable_layer_before(t->variables, t->object[a].first, t->object[b].last))
+            continue;
+        return mgpu_fail(MGPU_EINVALID,
+                         "the graph does not tell whether Keras lists '%s' or '%s' first",
+                         t->variables->layer[t->object[a].first].path,
+                         t->variables->layer[t->object[b].first].path);
+    }
+    return 0;
+}
+
+static int check_layer(const struct mgpu_variables *v, int layer)
+{
+    const char *names[MGPU_KERAS_VARIABLES];
+    int count = 0;
+    for (int i = 0; i < v->count; i++)
+        count += v->variable[i].layer == layer;
+    return mgpu_keras_variables(names, v->layer[layer].class_name, count) ? 0 : -1;
+}
+
+int mgpu_keras_tree_classes(const struct mgpu_keras_tree *t)
+{
+    const char *unknown = NULL;
+    for (int i = 0; i < t->count && !unknown; i++)
+        if (t->object[i].holds && !*t->object[i].class_name)
+            unknown = t->object[i].name;
+    for (int i = 0; i < t->variables->layers && !unknown; i++)
+        if (t->object[t->of[i]].holds || check_layer(t->variables, i) < 0)
+            unknown = t->variables->layer[i].path;
+    return unknown ? mgpu_fail(MGPU_EINVALID,
+                               "of which class '%s' is, the graph does not tell: give --like FILE, "
+                               "a Keras file of the same model",
+                               unknown)
+                   : 0;
+}

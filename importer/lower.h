@@ -212,6 +212,7 @@ int mgpu_lower_batch_norm(struct mgpu_lower *l);
 int mgpu_lower_put_back_dropout(struct mgpu_lower *l);
 int mgpu_lower_loop(struct mgpu_lower *l);
 int mgpu_lower_scan(struct mgpu_lower *l);
+int mgpu_lower_scan_8(struct mgpu_lower *l);
 int mgpu_lower_grid_sample(struct mgpu_lower *l);
 int mgpu_lower_affine_grid(struct mgpu_lower *l);
 

@@ -619,7 +619,7 @@ static int check_dropout(const struct mgpu_trainer *t)
     return 0;
 }
 
-/* Likewise. tf2onnx leaves Keras's momentum out; ONNX's default is another than Keras's. */
+/* Likewise. tf2onnx leaves Keras's momentum out. */
 static int check_momentum(const struct mgpu_trainer *t)
 {
     for (int i = 0; i < t->lower.momenta && t->lower.training; i++)
@@ -627,9 +627,9 @@ static int check_momentum(const struct mgpu_trainer *t)
             return mgpu_fail(MGPU_EUSAGE,
                              "--bn-momentum %s: no running mean that moves is called so",
                              t->options.bn_momentum[i]);
-    if (*t->lower.momentum_unsaid && t->model->producer == MGPU_PRODUCER_TENSORFLOW)
+    if (*t->lower.momentum_unsaid)
         mgpu_note("the file does not say the momentum of its batch normalisations; it is taken as "
-                  "0.9 (--bn-momentum; Keras's default is 0.99)");
+                  "0.99, Keras's default (--bn-momentum)");
     return 0;
 }
 

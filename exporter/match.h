@@ -16,6 +16,8 @@ struct mgpu_match_options {
     bool partial;       /* what is missing or left over is no fault */
     bool skip_mismatch; /* nor is another shape */
     bool allow_nonfinite;
+    const char *const *fresh; /* initializers that the file need not have, or not so: NULL at the
+                               * end, or NULL for none */
 };
 
 enum mgpu_match_fault_kind { MGPU_MATCH_SHAPE, MGPU_MATCH_MISSING, MGPU_MATCH_LEFT };
@@ -23,6 +25,7 @@ enum mgpu_match_fault_kind { MGPU_MATCH_SHAPE, MGPU_MATCH_MISSING, MGPU_MATCH_LE
 struct mgpu_match_fault {
     enum mgpu_match_fault_kind kind;
     const char *text; /* "dense_1/kernel:0 is [24,10], the model wants [24,8]" */
+    bool fresh;       /* it is about one of options->fresh */
 };
 
 struct mgpu_match {

@@ -6,10 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void add_fault(struct mgpu_match *m, enum mgpu_match_fault_kind kind, const char *text)
+static void add_fault(struct mgpu_match *m, enum mgpu_match_fault_kind kind, const char *text,
+                      bool fresh)
 {
     m->fault = mgpu_grow(m->fault, (size_t)m->faults, sizeof *m->fault);
-    m->fault[m->faults++] = (struct mgpu_match_fault){kind, text};
+    m->fault[m->faults++] = (struct mgpu_match_fault){kind, text, fresh};
+}
+
+static bool is_fresh(const struct mgpu_match *m, const struct mgpu_match_options *o, int variable)
+{
+    for (int i = 0; o->fresh && o->fresh[i]; i++)
+        if (!strcmp(o->fresh[i], mgpu_variable_initializer(m->model, variable)))
+            return true;
+    return false;
 }
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
@@ -34,7 +43,7 @@ static void wanted_shape(char text[MGPU_SHAPE_TEXT], const struct mgpu_match *m,
         mgpu_shape_text(text, x->rank, x->dims);
 }
 
-static void check_shape(struct mgpu_match *m, int tensor)
+static void check_shape(struct mgpu_match *m, int tensor, const struct mgpu_match_options *o)
 {
     const struct mgpu_checkpoint_tensor *t = &m->file->tensor[tensor];
     char theirs[MGPU_SHAPE_TEXT], ours[MGPU_SHAPE_TEXT];
@@ -46,7 +55,8 @@ static void check_shape(struct mgpu_match *m, int tensor)
     wanted_shape(ours, m, variable);
     add_fault(m, MGPU_MATCH_SHAPE,
               mgpu_arena_format(m->arena, "'%s' is %s, the model wants %s ('%s')", t->name, theirs,
-                                ours, mgpu_variable_initializer(m->model, variable)));
+                                ours, mgpu_variable_initializer(m->model, variable)),
+              is_fresh(m, o, variable));
     for (int i = 0; i < m->model->count; i++)
         if (m->tensor[i] == tensor)
             m->tensor[i] = -2; /* neither matched nor missing */
@@ -66,7 +76,7 @@ static bool has_twin(const struct mgpu_match *m, int variable)
     return false;
 }
 
-static void find_missing(struct mgpu_match *m, int *missing)
+static void find_missing(struct mgpu_match *m, int *missing, const struct mgpu_match_options *o)
 {
     char shape[MGPU_SHAPE_TEXT];
     for (int i = 0; i < m->model->count; i++) {
@@ -76,7 +86,8 @@ static void find_missing(struct mgpu_match *m, int *missing)
         ++*missing;
         add_fault(m, MGPU_MATCH_MISSING,
                   mgpu_arena_format(m->arena, "'%s' %s of the model is not in it",
-                                    mgpu_variable_name(m->model, i), shape));
+                                    mgpu_variable_name(m->model, i), shape),
+                  is_fresh(m, o, i));
     }
 }
 
@@ -128,7 +139,8 @@ static void find_left(struct mgpu_match *m, const struct mgpu_layers *f, int *le
         add_fault(m, MGPU_MATCH_LEFT,
                   mgpu_arena_format(m->arena, "'%s' %s %s", t->name,
                                     mgpu_shape_text(shape, t->rank, t->dims),
-                                    m->why[i] ? m->why[i] : "has no place in the model"));
+                                    m->why[i] ? m->why[i] : "has no place in the model"),
+                  false);
     }
 }
 
@@ -136,7 +148,7 @@ static void find_left(struct mgpu_match *m, const struct mgpu_layers *f, int *le
 
 static bool is_allowed(const struct mgpu_match_fault *f, const struct mgpu_match_options *o)
 {
-    return f->kind == MGPU_MATCH_SHAPE ? o->skip_mismatch : o->partial;
+    return f->fresh || (f->kind == MGPU_MATCH_SHAPE ? o->skip_mismatch : o->partial);
 }
 
 /* `any`: something did match; else nothing is allowed. */
@@ -166,12 +178,12 @@ int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,
     int missing = 0, left = 0;
     for (int i = 0; i < m->file->count; i++)
         if (m->variable[i] >= 0)
-            check_shape(m, i);
+            check_shape(m, i, o);
     int shapes = m->faults;
     for (int i = 0; i < m->file->count; i++)
         m->matched += m->variable[i] >= 0;
     bool any = m->matched > 0, fine = any;
-    find_missing(m, &missing);
+    find_missing(m, &missing, o);
     find_left(m, file, &left);
     m->total = m->matched + shapes + (missing > left ? missing : left);
     for (int i = 0; i < m->faults; i++)

@@ -41,6 +41,7 @@ struct mgpu_options {
     int64_t batch, accumulate;
     const char *const *dim;
     const char *const *reinit; /* PATTERN[=he|glorot|normal|zeros] */
+    int64_t classes;           /* the last layer gets so many, and new weights; 0: as it is */
     const char *add_bias;      /* zero biases for layers of this pattern; "": all without one */
     const char *const *freeze, *const *train, *const *tie, *const *untie;
     const char *init; /* a file of weights of any kind */

@@ -72,6 +72,7 @@ const struct mgpu_arg mgpu_train_table[] = {
          "what names leave open goes by the order of layers (--init, --save)"),
     LIST("reinit", reinit, "PATTERN[=KIND]",
          "start from random numbers: he (default), glorot, normal, zeros"),
+    INT("classes", classes, 1, 1e9, "N", "a new last layer of N classes, that starts afresh"),
     {.name = "add-bias",
      .kind = MGPU_ARG_MAYBE_TEXT,
      .offset = OPTION(add_bias),
@@ -236,6 +237,8 @@ static int check(struct mgpu_train_command *c)
     if (c->predict && !has_extension(c->predict, predictions))
         return mgpu_fail(MGPU_EUSAGE, "--predict %s: the name must end in .npz or .h5", c->predict);
     return 0;
+    if (c->options.classes && modes && !c->check_gradients)
+        return mgpu_fail(MGPU_EUSAGE, "--classes: a new head has to be trained first");
 }
 
 int mgpu_train_parse(struct mgpu_train_command *c, int argc, char **argv)

@@ -109,6 +109,7 @@ struct mgpu_trainer {
     struct mgpu_optimizer optimizer;
     struct mgpu_schedule schedule;
     struct mgpu_state_start *starts;
+    const char *fresh[3]; /* --classes: initializers of the new head; NULL at the end */
     int start_count;
 
     int carries;
@@ -154,11 +155,18 @@ int mgpu_reinit_check(struct mgpu_trainer *t);
 void mgpu_reinit(struct mgpu_trainer *t, const struct mgpu_weight *w, void *to,
                  enum mgpu_dtype type);
 
-/* ---- add_bias.c ---- */
-int mgpu_add_biases(struct mgpu_trainer *t); /* in the file in memory; makes the model again */
+/* Numbers within [-bound, bound], the same wherever name and seed are. */
+void mgpu_fill_uniform(const struct mgpu_trainer *t, const char *name,
+                       const struct mgpu_array *array, double bound);
+
+/* ---- add_bias.c, new_head.c: in the file in memory; they make the model again ---- */
+int mgpu_add_biases(struct mgpu_trainer *t);
+int mgpu_new_head(struct mgpu_trainer *t);
+int mgpu_check_classes(const struct mgpu_trainer *t); /* when the losses are bound */
 
 /* ---- partition.c: planning ---- */
 
+int mgpu_parse_losses(struct mgpu_trainer *t);   /* options->loss, by the model's outputs */
 /* A trainer without data and ranks: it only builds graphs. Labels are made up. */
 int mgpu_trainer_planning(struct mgpu_trainer **out, const char *model,
                           const struct mgpu_options *options);

@@ -160,7 +160,7 @@ static int settle_ties(struct mgpu_trainer *t, const char *const (**out)[2], int
 static int settle_init(struct mgpu_trainer *t)
 {
     const struct mgpu_options *o = &t->options;
-    const struct mgpu_match_options match = {.by_order = o->by_order};
+    const struct mgpu_match_options match = {.by_order = o->by_order, .fresh = t->fresh};
     struct mgpu_weights_result r;
     MGPU_TRY(mgpu_weights_from_file(&t->weights, t->model, o->init, true, &match, &r));
     mgpu_note("%s: %d of %d tensors%s%s", o->init, r.matched, r.total, *r.unwrapped ? ", " : "",
@@ -177,6 +177,8 @@ int mgpu_settle_model(struct mgpu_trainer *t)
     MGPU_TRY(settle_momentum(t));
     MGPU_TRY(mgpu_onnx_read(&t->file, t->path));
     MGPU_TRY(mgpu_prefix(mgpu_onnx_model_new(&t->model, t->file), "%s", t->path));
+    if (o->classes)
+        MGPU_TRY(mgpu_new_head(t));
     if (o->add_bias)
         MGPU_TRY(mgpu_add_biases(t));
     struct mgpu_weights_options w = {.train = o->train,
@@ -342,7 +344,7 @@ static void data_names(struct mgpu_trainer *t, const char ***names, int *count)
     }
 }
 
-static int parse_losses(struct mgpu_trainer *t)
+int mgpu_parse_losses(struct mgpu_trainer *t)
 {
     const char **outputs, **labels;
     int output_count, label_count, n = mgpu_text_count(t->options.loss);
@@ -647,7 +649,7 @@ int mgpu_settle_losses(struct mgpu_trainer *t)
         return mgpu_fail(MGPU_EUSAGE,
                          "training needs a loss: --loss cross_entropy, mse, bce_logits "
                          "... (--help loss lists them)");
-    MGPU_TRY(parse_losses(t));
+    MGPU_TRY(mgpu_parse_losses(t));
     MGPU_TRY(mgpu_state_parse(t));
     want_outputs(t);
     t->lower.batch = t->batch;
@@ -660,6 +662,7 @@ int mgpu_settle_losses(struct mgpu_trainer *t)
         rc = bind_loss(t, g, i);
     mgpu_graph_free(g);
     MGPU_TRY(rc);
+    MGPU_TRY(mgpu_check_classes(t));
     MGPU_TRY(check_dropout(t));
     MGPU_TRY(check_momentum(t));
     int metrics = mgpu_text_count(t->options.metric);

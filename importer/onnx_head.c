@@ -328,12 +328,16 @@ static int mend_output(const struct edit *e, const char *name)
     return 0;
 }
 
-/* Up to IR 3 initializers are declared as inputs too. */
-static void mend_input(const struct edit *e, const Onnx__TensorProto *t, int axis)
+/* A stored tensor may be declared as well: up to IR 3 among the inputs, by PyTorch's newer exporter
+ * among the hints. */
+static void mend_stored(const struct edit *e, const char *name, int axis)
 {
     for (size_t i = 0; i < e->g->n_input; i++)
-        if (!strcmp(e->g->input[i]->name, t->name) && e->g->input[i]->type)
+        if (!strcmp(e->g->input[i]->name, name) && declared_axis(e, e->g->input[i]) != -1)
             declare(e, e->g->input[i], axis);
+    for (size_t i = 0; i < e->g->n_value_info; i++)
+        if (!strcmp(e->g->value_info[i]->name, name) && declared_axis(e, e->g->value_info[i]) != -1)
+            declare(e, e->g->value_info[i], axis);
 }
 
 /* All that is made of the layer's result, forward: checked first, then mended. */
@@ -394,7 +398,7 @@ static int new_tensors(struct edit *e, struct mgpu_onnx_head *head)
         count *= dims[i];
     }
     MGPU_TRY(own_tensor(e, reader_of(e, e->weight), e->weight, &t, (int)t->n_dims, dims));
-    mend_input(e, t, axis);
+    mend_stored(e, *e->weight, axis);
     *head = (struct mgpu_onnx_head){.layer = name_of(e->layer),
                                     .weight_name = *e->weight,
                                     .bias_name = bias ? *e->bias : NULL,
@@ -403,7 +407,7 @@ static int new_tensors(struct edit *e, struct mgpu_onnx_head *head)
                                     .inputs = count / e->classes};
     if (bias) {
         head->bias = array_of(bias);
-        mend_input(e, bias, bias_axis);
+        mend_stored(e, *e->bias, bias_axis);
     }
     return 0;
 }

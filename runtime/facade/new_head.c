@@ -45,9 +45,9 @@ int mgpu_new_head(struct mgpu_trainer *t)
     MGPU_TRY(mgpu_prefix(mgpu_onnx_new_head(t->file, output, classes, &head), "%s: --classes %lld",
                          t->path, (long long)classes));
     fill(t, &head, classes);
-    mgpu_note("--classes %lld: layer '%s' has %lld classes instead of %lld and starts from random "
-              "numbers (--seed); a saved model holds it",
-              (long long)classes, head.layer, (long long)classes, (long long)head.before);
+    mgpu_note("--classes %lld: layer '%s', which had %lld, starts from random numbers (--seed); a "
+              "saved model holds the new one",
+              (long long)classes, head.layer, (long long)head.before);
     t->fresh[0] = mgpu_arena_string(t->arena, head.weight_name);
     t->fresh[1] = head.bias_name ? mgpu_arena_string(t->arena, head.bias_name) : NULL;
     mgpu_onnx_model_free(t->model);

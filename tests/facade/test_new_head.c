@@ -114,6 +114,31 @@ static void test_heads(void)
     }
 }
 
+/* PyTorch's newer exporter declares every tensor of the graph, weights too. */
+static void test_declared(void)
+{
+    const char *path = tiny_path("declared.onnx");
+    struct mgpu_options o = options();
+    struct mgpu_onnx_file *file;
+    struct mgpu_trainer *t;
+    int mended = 0;
+    o.data = tiny_list(tiny_noise("x", 5, 4, (int64_t[]){SAMPLES, 1, 28, 28}), o.data[1], NULL);
+    CHECK_OK(mgpu_trainer_new(&t, "tests/cases/torch-fmnist-cnn-dy/model.onnx", &o));
+    CHECK_OK(mgpu_save(t, path));
+    mgpu_trainer_free(t);
+    CHECK_OK(mgpu_onnx_read(&file, path));
+    const Onnx__GraphProto *g = file->proto->graph;
+    for (size_t i = 0; i < g->n_value_info; i++) {
+        const Onnx__ValueInfoProto *info = g->value_info[i];
+        if (strncmp(info->name, "fc2.", 4) != 0)
+            continue;
+        CHECK(info->type->tensor_type->shape->dim[0]->dim_value == CLASSES);
+        mended++;
+    }
+    CHECK(mended == 2);
+    mgpu_onnx_free(file);
+}
+
 /* ---- Training it ------------------------------------------------------------------------------
  */
 
@@ -224,6 +249,7 @@ int main(void)
 {
     tiny_begin();
     test_heads();
+    test_declared();
     test_ranks();
     test_init();
     test_resume();

@@ -16,6 +16,8 @@ struct mgpu_match_options {
     bool partial;       /* what is missing or left over is no fault */
     bool skip_mismatch; /* nor is another shape */
     bool allow_nonfinite;
+    const char *const *fresh; /* initializers that the file need not have, or not so: NULL at the
+                               * end, or NULL for none */
 };
 
 enum mgpu_match_fault_kind { MGPU_MATCH_SHAPE, MGPU_MATCH_MISSING, MGPU_MATCH_LEFT };
@@ -23,7 +25,7 @@ enum mgpu_match_fault_kind { MGPU_MATCH_SHAPE, MGPU_MATCH_MISSING, MGPU_MATCH_LE
 struct mgpu_match_fault {
     enum mgpu_match_fault_kind kind;
     const char *name; /* of the file's tensor; what is missing: of the model's variable */
-    int weight;       /* of the model; -1: none */
+    int variable;     /* of the model; -1: none */
     const char *text; /* "dense_1/kernel:0 is [24,10], the model wants [24,8]" */
 };
 

@@ -9,9 +9,8 @@
 static void add_fault(struct mgpu_match *m, enum mgpu_match_fault_kind kind, const char *name,
                       int variable, const char *text)
 {
-    int weight = variable < 0 ? -1 : m->model->variable[variable].weight;
     m->fault = mgpu_grow(m->fault, (size_t)m->faults, sizeof *m->fault);
-    m->fault[m->faults++] = (struct mgpu_match_fault){kind, name, weight, text};
+    m->fault[m->faults++] = (struct mgpu_match_fault){kind, name, variable, text};
 }
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
@@ -180,9 +179,19 @@ static void find_left(struct mgpu_match *m, const struct mgpu_layers *f, int *le
 
 /* ---- The verdict ----------------------------------------------------------------------------- */
 
-static bool is_allowed(const struct mgpu_match_fault *f, const struct mgpu_match_options *o)
+static bool is_fresh(const struct mgpu_match *m, const struct mgpu_match_options *o, int variable)
 {
-    return f->kind == MGPU_MATCH_SHAPE ? o->skip_mismatch : o->partial;
+    for (int i = 0; o->fresh && o->fresh[i] && variable >= 0; i++)
+        if (!strcmp(o->fresh[i], mgpu_variable_initializer(m->model, variable)))
+            return true;
+    return false;
+}
+
+static bool is_allowed(const struct mgpu_match *m, const struct mgpu_match_fault *f,
+                       const struct mgpu_match_options *o)
+{
+    return is_fresh(m, o, f->variable) ||
+           (f->kind == MGPU_MATCH_SHAPE ? o->skip_mismatch : o->partial);
 }
 
 /* `any`: something did match; else nothing is allowed. */
@@ -192,7 +201,7 @@ static int refuse(struct mgpu_match *m, const struct mgpu_match_options *o, bool
     const char *text = "";
     int shown = 0, more = 0;
     for (int i = 0; i < m->faults; i++) {
-        if (any && is_allowed(&m->fault[i], o))
+        if (any && is_allowed(m, &m->fault[i], o))
             continue;
         if (shown == SHOWN) {
             more++;
@@ -221,6 +230,6 @@ int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,
     find_left(m, file, &left);
     m->total = m->matched + shapes + (missing > left ? missing : left);
     for (int i = 0; i < m->faults; i++)
-        fine &= is_allowed(&m->fault[i], o);
+        fine &= is_allowed(m, &m->fault[i], o);
     return fine ? 0 : refuse(m, o, any);
 }

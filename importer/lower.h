@@ -60,7 +60,7 @@ struct mgpu_lower_options {
     int dropouts;
     const struct mgpu_momentum_rule *momentum; /* the last that fits counts */
     int momenta;
-    bool *momentum_unsaid; /* becomes true where statistics move by ONNX's default; may be NULL */
+    bool *momentum_unsaid; /* becomes true where Keras's default is taken; may be NULL */
     /* Recurrent nodes, by name or output, whose states the graph takes and gives: inputs NAME.h and
      * (LSTM) NAME.c [D, N, H], outputs NAME.h.last and NAME.c.last. */
     const char *const *stateful;
@@ -212,6 +212,7 @@ int mgpu_lower_batch_norm(struct mgpu_lower *l);
 int mgpu_lower_put_back_dropout(struct mgpu_lower *l);
 int mgpu_lower_loop(struct mgpu_lower *l);
 int mgpu_lower_scan(struct mgpu_lower *l);
+int mgpu_lower_scan_8(struct mgpu_lower *l);
 int mgpu_lower_grid_sample(struct mgpu_lower *l);
 int mgpu_lower_affine_grid(struct mgpu_lower *l);
 

@@ -37,8 +37,8 @@ static int read_node(struct mgpu_lower *l, struct batch_norm *b)
     return b->in[X] ? 0 : mgpu_build_error();
 }
 
-/* How slowly the running statistics follow: what a rule says, what the file says, ONNX's default.
- */
+/* How slowly the running statistics follow: what a rule says, what the file says; tf2onnx leaves it
+ * out whatever it was, so there it is Keras's default, and ONNX's elsewhere. */
 static double momentum(struct mgpu_lower *l)
 {
     const struct mgpu_lower_options *o = l->options;
@@ -51,9 +51,13 @@ static double momentum(struct mgpu_lower *l)
         rule = &o->momentum[i];
         *rule->fits = true;
     }
-    if (!rule && o->momentum_unsaid && !mgpu_onnx_attribute(l->node, "momentum"))
+    if (rule)
+        return rule->momentum;
+    if (l->model->producer != MGPU_PRODUCER_TENSORFLOW || mgpu_onnx_attribute(l->node, "momentum"))
+        return mgpu_onnx_float(l->node, "momentum", (double)0.9f);
+    if (o->momentum_unsaid)
         *o->momentum_unsaid = true;
-    return rule ? rule->momentum : mgpu_onnx_float(l->node, "momentum", (double)0.9f);
+    return 0.99;
 }
 
 /* Whether the file itself asks for the batch's statistics. */

@@ -24,6 +24,7 @@ static int lower_if(struct mgpu_lower *l)
 const struct mgpu_lowering mgpu_lower_control[] = {
     {"If", 1, 0, lower_if},
     {"Loop", 1, 0, mgpu_lower_loop},
+    {"Scan", 8, 8, mgpu_lower_scan_8},
     {"Scan", 9, 0, mgpu_lower_scan},
     {0},
 };

@@ -181,10 +181,13 @@ int mgpu_lower_loop(struct mgpu_lower *l)
 
 /* ---- Scan ------------------------------------------------------------------------------------ */
 
+enum { MOST_SCANNED = 64 };
+
 struct scan {
     const struct mgpu_onnx_body *body;
-    int states, inputs, outputs; /* carried, scanned over, scanned out */
-    int64_t axis[64], back[64];  /* of the inputs, then of the outputs */
+    int first;                                      /* input of the node that is the body's first */
+    int states, inputs, outputs;                    /* carried, scanned over, scanned out */
+    int64_t axis[MOST_SCANNED], back[MOST_SCANNED]; /* of the inputs, then of the outputs */
     struct mgpu_dim rounds;
     struct mgpu_value **in, **out; /* of the body */
     struct scanned *scanned;
@@ -201,37 +204,51 @@ static int per_scan(struct mgpu_lower *l, const char *name, int count, int64_t *
                : mgpu_fail(MGPU_EINVALID, "attribute '%s' has %d elements", name, given);
 }
 
-static int read_scan(struct mgpu_lower *l, struct scan *s)
+static int read_body(struct mgpu_lower *l, struct scan *s, int first)
 {
+    int given = l->node->inputs - first;
+    s->first = first;
     s->body = mgpu_lower_body_called(l, "body");
     s->inputs = (int)mgpu_onnx_int(l->node, "num_scan_inputs", 0);
-    s->states = l->node->inputs - s->inputs;
+    s->states = given - s->inputs;
     s->outputs = s->body ? s->body->outputs - s->states : -1;
-    if (s->inputs < 1 || s->states < 0 || s->outputs < 0 || s->inputs + s->outputs > 64 ||
-        s->body->inputs != l->node->inputs || l->node->outputs > s->body->outputs)
+    if (s->inputs < 1 || s->states < 0 || s->outputs < 0 || s->inputs + s->outputs > MOST_SCANNED ||
+        s->body->inputs != given || l->node->outputs > s->body->outputs)
         return mgpu_fail(MGPU_EINVALID, "the body does not fit");
-    MGPU_TRY(per_scan(l, "scan_input_axes", s->inputs, s->axis));
-    MGPU_TRY(per_scan(l, "scan_output_axes", s->outputs, s->axis + s->inputs));
-    MGPU_TRY(per_scan(l, "scan_input_directions", s->inputs, s->back));
-    MGPU_TRY(per_scan(l, "scan_output_directions", s->outputs, s->back + s->inputs));
     s->in = MGPU_NEW_ARRAY(l->g->arena, struct mgpu_value *, s->body->inputs);
     s->out = MGPU_NEW_ARRAY(l->g->arena, struct mgpu_value *, s->body->outputs);
-    for (int i = 0; i < l->node->inputs; i++) {
-        struct mgpu_value *x = mgpu_lower_in(l, i);
-        if (!x)
-            return mgpu_fail(MGPU_EINVALID, "input %d is missing", i);
-        if (i < s->states)
-            s->in[i] = x;
-        else
-            MGPU_TRY(mgpu_lower_axis(&s->axis[i - s->states], s->axis[i - s->states], x->rank));
-        if (i == s->states)
+    for (int i = 0; i < given; i++)
+        if (!mgpu_lower_in(l, first + i))
+            return mgpu_fail(MGPU_EINVALID, "input %d is missing", first + i);
+    return 0;
+}
+
+/* The inputs that are scanned over are equally long. */
+static int count_rounds(struct mgpu_lower *l, struct scan *s)
+{
+    for (int i = 0; i < s->inputs; i++) {
+        const struct mgpu_value *x = mgpu_lower_in(l, s->first + s->states + i);
+        MGPU_TRY(mgpu_lower_axis(&s->axis[i], s->axis[i], x->rank));
+        if (i == 0)
             s->rounds = x->dims[s->axis[0]];
-        if (i >= s->states && x->dims[s->axis[i - s->states]].value != s->rounds.value)
+        if (x->dims[s->axis[i]].value != s->rounds.value)
             return mgpu_fail(MGPU_EINVALID, "the scanned inputs have different lengths");
     }
     return s->rounds.value <= MOST_ROUNDS
                ? 0
                : mgpu_fail(MGPU_EUNSUPPORTED, "it makes more than %d rounds", MOST_ROUNDS);
+}
+
+static int read_scan(struct mgpu_lower *l, struct scan *s)
+{
+    MGPU_TRY(read_body(l, s, 0));
+    MGPU_TRY(per_scan(l, "scan_input_axes", s->inputs, s->axis));
+    MGPU_TRY(per_scan(l, "scan_output_axes", s->outputs, s->axis + s->inputs));
+    MGPU_TRY(per_scan(l, "scan_input_directions", s->inputs, s->back));
+    MGPU_TRY(per_scan(l, "scan_output_directions", s->outputs, s->back + s->inputs));
+    for (int i = 0; i < s->states; i++)
+        s->in[i] = mgpu_lower_in(l, i);
+    return count_rounds(l, s);
 }
 
 /* Element k of an input, along its axis. */
@@ -245,13 +262,14 @@ static struct mgpu_value *element(struct mgpu_lower *l, struct mgpu_value *x, in
                         dims);
 }
 
-static int run_scan(struct mgpu_lower *l, struct scan *s)
+/* All rounds over `x`, which are the scanned inputs, along `axis`. */
+static int run_scan(struct mgpu_lower *l, struct scan *s, struct mgpu_value *const *x,
+                    const int64_t *axis)
 {
     int64_t n = s->rounds.value;
     for (int64_t k = 0; k < n; k++) {
         for (int i = 0; i < s->inputs; i++) {
-            struct mgpu_value *x = mgpu_lower_in(l, s->states + i);
-            s->in[s->states + i] = element(l, x, (int)s->axis[i], s->back[i] ? n - 1 - k : k);
+            s->in[s->states + i] = element(l, x[i], (int)axis[i], s->back[i] ? n - 1 - k : k);
             if (!s->in[s->states + i])
                 return mgpu_build_error();
         }
@@ -299,14 +317,90 @@ static int give_scan(struct mgpu_lower *l, struct scan *s)
     return 0;
 }
 
+static int scan_once(struct mgpu_lower *l, struct scan *s)
+{
+    struct mgpu_value *x[MOST_SCANNED];
+    MGPU_TRY(read_scan(l, s));
+    s->scanned = mgpu_xcalloc((size_t)s->outputs + 1, sizeof *s->scanned);
+    for (int i = 0; i < s->inputs; i++)
+        x[i] = mgpu_lower_in(l, s->states + i);
+    MGPU_TRY(run_scan(l, s, x, s->axis));
+    return give_scan(l, s);
+}
+
 int mgpu_lower_scan(struct mgpu_lower *l)
 {
     struct scan s = {0};
-    MGPU_TRY(read_scan(l, &s));
-    s.scanned = mgpu_xcalloc((size_t)s.outputs + 1, sizeof *s.scanned);
-    int rc = run_scan(l, &s);
-    if (rc == 0)
-        rc = give_scan(l, &s);
-    free_scanned(s.scanned, s.outputs);
+    int rc = scan_once(l, &s);
+    if (s.scanned)
+        free_scanned(s.scanned, s.outputs);
+    return rc;
+}
+
+/* ---- Scan of opset 8: each sample of a batch is scanned by itself ---------------------------- */
+
+static int read_scan_8(struct mgpu_lower *l, struct scan *s)
+{
+    MGPU_TRY(read_body(l, s, 1));
+    MGPU_TRY(per_scan(l, "directions", s->inputs, s->back));
+    if (mgpu_lower_in(l, 0))
+        return mgpu_fail(MGPU_EUNSUPPORTED, "its sequence_lens are not supported");
+    for (int i = 0; i < s->inputs; i++)
+        s->axis[i] = 1;
+    MGPU_TRY(count_rounds(l, s));
+    for (int i = 0; i < s->states + s->inputs; i++) {
+        const struct mgpu_value *x = mgpu_lower_in(l, 1 + i);
+        if (x->rank < 1 || x->dims[0].value != mgpu_lower_in(l, 1)->dims[0].value)
+            return mgpu_fail(MGPU_EINVALID, "the inputs have batches of different sizes");
+    }
+    return s->rounds.value > 0 ? 0 : mgpu_fail(MGPU_EUNSUPPORTED, "it makes no round");
+}
+
+/* What the rounds of sample b give: out[i][b]. */
+static int scan_sample(struct mgpu_lower *l, struct scan *s, int64_t b, struct mgpu_value ***out)
+{
+    static const int64_t first[MOST_SCANNED];
+    struct mgpu_value *x[MOST_SCANNED];
+    for (int i = 0; i < s->states + s->inputs; i++) {
+        struct mgpu_value *v = element(l, mgpu_lower_in(l, 1 + i), 0, b);
+        if (!v)
+            return mgpu_build_error();
+        *(i < s->states ? &s->in[i] : &x[i - s->states]) = v;
+    }
+    MGPU_TRY(run_scan(l, s, x, first));
+    for (int i = 0; i < s->states; i++)
+        out[i][b] = s->in[i];
+    for (int i = 0; i < s->outputs; i++) {
+        out[s->states + i][b] = mgpu_lower_stack(l, s->rounds, s->scanned[i].value);
+        s->scanned[i].count = 0;
+        if (!out[s->states + i][b])
+            return mgpu_build_error();
+    }
+    return 0;
+}
+
+static int scan_samples(struct mgpu_lower *l, struct scan *s)
+{
+    MGPU_TRY(read_scan_8(l, s));
+    struct mgpu_dim batch = mgpu_lower_in(l, 1)->dims[0];
+    struct mgpu_value ***out =
+        MGPU_NEW_ARRAY(l->g->arena, struct mgpu_value **, s->states + s->outputs);
+    for (int i = 0; i < s->states + s->outputs; i++)
+        out[i] = MGPU_NEW_ARRAY(l->g->arena, struct mgpu_value *, batch.value);
+    s->scanned = mgpu_xcalloc((size_t)s->outputs + 1, sizeof *s->scanned);
+    for (int64_t b = 0; b < batch.value; b++)
+        MGPU_TRY(scan_sample(l, s, b, out));
+    for (int i = 0; i < l->node->outputs && i < (int)(sizeof l->out / sizeof *l->out); i++)
+        if (mgpu_lower_wants(l, i) && !(l->out[i] = mgpu_lower_stack(l, batch, out[i])))
+            return mgpu_build_error();
+    return 0;
+}
+
+int mgpu_lower_scan_8(struct mgpu_lower *l)
+{
+    struct scan s = {0};
+    int rc = scan_samples(l, &s);
+    if (s.scanned)
+        free_scanned(s.scanned, s.outputs);
     return rc;
 }

@@ -22,12 +22,15 @@ int mgpu_walk_constant(struct mgpu_lower *l, int index, struct mgpu_value **out)
         return mgpu_fail(MGPU_EUNSUPPORTED, "tensor '%s' has an element type that mgpu lacks",
                          init->name);
     const_dims(&init->array, dims);
-    int64_t count = mgpu_array_count(&init->array);
-    void *data = NULL;
-    MGPU_TRY(mgpu_alloc(&data, (uint64_t)count * mgpu_dtype_size(type), init->name));
-    mgpu_convert(data, type, init->array.data, init->array.type, count);
+    void *data = init->array.data;
+    if (type != init->array.type) {
+        int64_t count = mgpu_array_count(&init->array);
+        MGPU_TRY(mgpu_alloc(&data, (uint64_t)count * mgpu_dtype_size(type), init->name));
+        mgpu_convert(data, type, init->array.data, init->array.type, count);
+    }
     *out = mgpu_graph_constant(l->g, init->name, type, init->array.rank, dims, data, NULL);
-    mgpu_free(data);
+    if (data != init->array.data)
+        mgpu_free(data);
     l->walk->constant[index] = *out;
     return 0;
 }

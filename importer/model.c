@@ -107,10 +107,9 @@ static int add_initializer(struct inliner *in, const char *name, const Onnx__Ten
     mgpu_names_set(m->initializer_names, name, (void *)(intptr_t)m->initializers);
     if (!proto)
         return 0;
-    int rc = mgpu_onnx_tensor_read(m->file, proto, &i->array);
-    if (rc == MGPU_EUNSUPPORTED) /* matters only where it is used: the lowering says so */
-        rc = 0, i->array = (struct mgpu_array){0};
-    return rc;
+    int rc = mgpu_onnx_tensor_borrow(m->file, proto, &i->array, &i->held);
+    return rc == MGPU_EUNSUPPORTED ? 0
+                                   : rc; /* matters only where it is used: the lowering says so */
 }
 
 /* A tensor of the file under its local name. It is one initializer however often the function that
@@ -138,8 +137,7 @@ static int add_constant(struct inliner *in, struct scope *scope, const char *nam
         MGPU_TRY(add_tensor(in, scope, name, value->t));
     else {
         MGPU_TRY(add_initializer(in, define(in, scope, name), NULL));
-        MGPU_TRY(mgpu_onnx_constant(&in->model->initializer[in->model->initializers - 1].array,
-                                    value, name));
+        in->model->initializer[in->model->initializers - 1].array = mgpu_onnx_constant(value);
     }
     int index = mgpu_onnx_find_initializer(in->model, resolve(scope, name));
     in->model->initializer[index].constant_node = true;
@@ -576,7 +574,7 @@ void mgpu_onnx_model_free(struct mgpu_onnx_model *model)
     if (!model)
         return;
     for (int i = 0; i < model->initializers; i++)
-        mgpu_array_free(&model->initializer[i].array);
+        mgpu_onnx_held_free(&model->initializer[i].held);
     free(model->initializer);
     mgpu_arena_free(model->arena);
 }

@@ -7,6 +7,7 @@
 #define MGPU_IMPORTER_MODEL_H
 
 #include "importer/onnx_file.h"
+#include "importer/onnx_tensor.h"
 #include "runtime/base/array.h"
 #include "runtime/base/names.h"
 #include "runtime/graph/graph.h"
@@ -43,8 +44,9 @@ struct mgpu_onnx_initializer {
     const char *name; /* flat; for a Constant, the node's output. Where the tensor stands in an
                        * inner graph or a function it is its mgpu_onnx_key. */
     const Onnx__TensorProto *proto; /* NULL for Constants with value_float(s) or value_int(s) */
-    struct mgpu_array array; /* contents, read when the model is; type MGPU_UNDEFINED when the
-                              * element type is one that mgpu does not hold */
+    struct mgpu_array array; /* contents, borrowed from the file or from `held`; type MGPU_UNDEFINED
+                              * when the element type is one that mgpu does not hold */
+    struct mgpu_onnx_held held;
     bool constant_node;
     bool graph_input; /* also listed as a graph input */
 };

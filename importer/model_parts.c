@@ -121,17 +121,18 @@ bool mgpu_onnx_is_constant(const Onnx__AttributeProto *value)
     return false;
 }
 
-int mgpu_onnx_constant(struct mgpu_array *out, const Onnx__AttributeProto *value, const char *name)
+struct mgpu_array mgpu_onnx_constant(const Onnx__AttributeProto *value)
 {
     bool list = value->name[strlen(value->name) - 1] == 's';
     bool real = !strncmp(value->name, "value_float", strlen("value_float"));
-    int64_t count = list ? (int64_t)(real ? value->n_floats : value->n_ints) : 1;
-    MGPU_TRY(mgpu_array_init(out, real ? MGPU_FLOAT : MGPU_INT64, list, &count, name));
     const void *from = real ? (list ? (const void *)value->floats : &value->f)
                             : (list ? (const void *)value->ints : &value->i);
-    if (count)
-        memcpy(out->data, from, (size_t)count * mgpu_dtype_size(out->type));
-    return 0;
+    return (struct mgpu_array){
+        .type = real ? MGPU_FLOAT : MGPU_INT64,
+        .rank = list,
+        .dims = {list ? (int64_t)(real ? value->n_floats : value->n_ints) : 0},
+        .data = (void *)(uintptr_t)from,
+    };
 }
 
 /* ---- Look-ups ------------------------------------------------------------------------------- */

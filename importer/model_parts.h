@@ -27,7 +27,7 @@ void mgpu_onnx_declared(struct mgpu_arena *arena, const Onnx__ValueInfoProto *pr
 /* Whether this attribute of a Constant is a tensor, number or list of numbers. */
 bool mgpu_onnx_is_constant(const Onnx__AttributeProto *value);
 
-/* The array that value_float(s) or value_int(s) is; `name` is for an error. */
-int mgpu_onnx_constant(struct mgpu_array *out, const Onnx__AttributeProto *value, const char *name);
+/* The array that value_float(s) or value_int(s) is, in place. */
+struct mgpu_array mgpu_onnx_constant(const Onnx__AttributeProto *value);
 
 #endif

@@ -1,43 +1,12 @@
 #include "importer/onnx_bias.h"
 
-#include "importer/onnx_keys.h"
+#include "importer/onnx_edit.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/status.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const Onnx__TensorProto *stored(const Onnx__GraphProto *g, const char *name)
-{
-    for (size_t i = 0; i < g->n_initializer; i++)
-        if (!strcmp(g->initializer[i]->name, name))
-            return g->initializer[i];
-    for (size_t i = 0; i < g->n_node; i++)
-        if (g->node[i]->n_output && !strcmp(g->node[i]->output[0], name) &&
-            g->node[i]->n_attribute == 1)
-            return g->node[i]->attribute[0]->t;
-    return NULL;
-}
-
-static int add_zeros(Onnx__GraphProto *g, const char *name, int32_t type, int64_t size)
-{
-    size_t bytes = (size_t)size * mgpu_dtype_size((enum mgpu_dtype)type);
-    Onnx__TensorProto *t = mgpu_xcalloc(1, sizeof *t);
-    onnx__tensor_proto__init(t);
-    t->name = mgpu_xstrdup(name);
-    t->data_type = type;
-    t->has_data_type = 1;
-    t->n_dims = 1;
-    t->dims = mgpu_xcalloc(1, sizeof *t->dims);
-    t->dims[0] = size;
-    t->has_raw_data = 1;
-    t->raw_data.len = bytes;
-    t->raw_data.data = mgpu_xcalloc(bytes + 1, 1);
-    g->initializer = mgpu_xrealloc(g->initializer, g->n_initializer + 1, sizeof(void *));
-    g->initializer[g->n_initializer++] = t;
-    return 0;
-}
 
 static char **names(const char *a, const char *b)
 {
@@ -87,13 +56,13 @@ int mgpu_onnx_add_bias(struct mgpu_onnx_file *file, const Onnx__NodeProto *node,
     size_t at = 0;
     while (at < g->n_node && g->node[at] != node)
         at++;
-    const Onnx__TensorProto *weight = at < g->n_node ? stored(g, node->input[1]) : NULL;
+    const Onnx__TensorProto *weight =
+        at < g->n_node ? mgpu_onnx_edit_stored(g, node->input[1]) : NULL;
     if (!weight)
         return mgpu_fail(MGPU_EUNSUPPORTED, "its weight is no tensor of the main graph");
-    MGPU_TRY(add_zeros(g, name, weight->data_type, size));
+    mgpu_onnx_edit_add(g, name, weight->data_type, 1, &size);
     MGPU_TRY(strcmp(node->op_type, "MatMul") ? add_input(g->node[at], name)
                                              : add_node(g, at, name));
-    mgpu_onnx_keys_free(file->keys);
-    file->keys = mgpu_onnx_keys_new(file->proto);
+    mgpu_onnx_edit_done(file);
     return 0;
 }

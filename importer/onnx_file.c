@@ -114,12 +114,25 @@ int64_t mgpu_onnx_opset(size_t count, Onnx__OperatorSetIdProto *const *opsets, c
     return 0;
 }
 
+static const char *name_of(const struct mgpu_onnx_file *file, const Onnx__TensorProto *tensor)
+{
+    const char *key = mgpu_onnx_key(file, tensor);
+    return key ? key : tensor->name;
+}
+
 int mgpu_onnx_tensor_read(const struct mgpu_onnx_file *file, const Onnx__TensorProto *tensor,
                           struct mgpu_array *out)
 {
-    const char *key = mgpu_onnx_key(file, tensor);
-    return mgpu_prefix(mgpu_onnx_tensor_decode(tensor, file->folder, key ? key : tensor->name, out),
+    return mgpu_prefix(mgpu_onnx_tensor_decode(tensor, file->folder, name_of(file, tensor), out),
                        "%s: tensor", file->path);
+}
+
+int mgpu_onnx_tensor_borrow(const struct mgpu_onnx_file *file, const Onnx__TensorProto *tensor,
+                            struct mgpu_array *out, struct mgpu_onnx_held *held)
+{
+    return mgpu_prefix(
+        mgpu_onnx_tensor_view(tensor, file->folder, name_of(file, tensor), out, held), "%s: tensor",
+        file->path);
 }
 
 const char *mgpu_onnx_key(const struct mgpu_onnx_file *file, const void *tensor_or_node)

@@ -44,6 +44,11 @@ int64_t mgpu_onnx_opset(size_t count, Onnx__OperatorSetIdProto *const *opsets, c
 int mgpu_onnx_tensor_read(const struct mgpu_onnx_file *file, const Onnx__TensorProto *tensor,
                           struct mgpu_array *out);
 
+/* The same without a copy where that can be; see mgpu_onnx_tensor_view. */
+struct mgpu_onnx_held;
+int mgpu_onnx_tensor_borrow(const struct mgpu_onnx_file *file, const Onnx__TensorProto *tensor,
+                            struct mgpu_array *out, struct mgpu_onnx_held *held);
+
 /* A name for a tensor (an initializer, or the value of a Constant node, by the node's output) or
  * a node (by its first output) that no other tensor, or no other node, of the file has. It is the
  * plain name, unless an inner graph or a function uses a name that also stands elsewhere; then it

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "raw_data is copied as it is");
@@ -204,48 +205,121 @@ static int read_external(struct mgpu_array *out, const Onnx__TensorProto *t, con
                            done, size, strerror(error));
 }
 
-static void copy(struct mgpu_array *out, const void *from)
+/* The elements, where the tensor itself holds them as an array does; else NULL. */
+static const void *in_place(const Onnx__TensorProto *t)
 {
-    int64_t count = mgpu_array_count(out);
-    if (count)
-        memcpy(out->data, from, (size_t)count * mgpu_dtype_size(out->type));
+    if (t->raw_data.len)
+        return t->raw_data.data;
+    if (t->n_float_data)
+        return t->float_data;
+    if (t->n_double_data)
+        return t->double_data;
+    if (t->n_int64_data)
+        return t->int64_data;
+    return t->data_type == ONNX__TENSOR_PROTO__DATA_TYPE__UINT64 ? t->uint64_data : NULL;
 }
 
 static int decode_data(struct mgpu_array *out, const Onnx__TensorProto *t, const char *folder)
 {
+    size_t count = (size_t)mgpu_array_count(out);
+    const void *from = in_place(t);
     if (mgpu_onnx_is_external(t))
         return read_external(out, t, folder);
-    MGPU_TRY(check_fields(t, &types[t->data_type], mgpu_array_count(out)));
-    if (t->raw_data.len)
-        copy(out, t->raw_data.data);
-    else if (t->n_float_data)
-        copy(out, t->float_data);
-    else if (t->n_double_data)
-        copy(out, t->double_data);
-    else if (t->n_int64_data)
-        copy(out, t->int64_data);
-    else if (t->n_uint64_data)
-        return decode_uint64(out, t);
-    else
+    if (t->n_int32_data)
         return decode_int32(out, t);
+    if (!from)
+        return decode_uint64(out, t);
+    if (count)
+        memcpy(out->data, from, count * mgpu_dtype_size(out->type));
     return 0;
 }
 
-int mgpu_onnx_tensor_decode(const Onnx__TensorProto *t, const char *folder, const char *what,
-                            struct mgpu_array *out)
+/* Whether an array can hold it. */
+static int check_held(const Onnx__TensorProto *t, const char *folder, const char *what)
+{
+    MGPU_TRY(mgpu_prefix(mgpu_onnx_tensor_check(t, folder), "%s", what));
+    if (!mgpu_dtype_size((enum mgpu_dtype)t->data_type))
+        return mgpu_fail(MGPU_EUNSUPPORTED, "%s: %s tensors are not supported", what,
+                         types[t->data_type].name);
+    return 0;
+}
+
+static int decode(const Onnx__TensorProto *t, const char *folder, const char *what,
+                  struct mgpu_array *out)
 {
     enum mgpu_dtype type = (enum mgpu_dtype)t->data_type;
-    memset(out, 0, sizeof *out);
-    MGPU_TRY(mgpu_prefix(mgpu_onnx_tensor_check(t, folder), "%s", what));
-    if (!mgpu_dtype_size(type))
-        return mgpu_fail(MGPU_EUNSUPPORTED, "%s: %s tensors are not supported", what,
-                         types[type].name);
     MGPU_TRY(mgpu_array_init(out, type, (int)t->n_dims, t->dims, what));
     int rc = mgpu_prefix(decode_data(out, t, folder), "%s", what);
     if (rc < 0)
         mgpu_array_free(out);
     return rc;
 }
+
+int mgpu_onnx_tensor_decode(const Onnx__TensorProto *t, const char *folder, const char *what,
+                            struct mgpu_array *out)
+{
+    memset(out, 0, sizeof *out);
+    MGPU_TRY(check_held(t, folder, what));
+    return decode(t, folder, what, out);
+}
+
+/* ---- Without a copy -------------------------------------------------------------------------- */
+
+enum { MAPPED_AT_LEAST = 1 << 16 };
+
+/* Maps the external elements; *from stays NULL where they are few, or do not lie as the processor
+ * wants them. */
+static int map_external(const void **from, struct mgpu_onnx_held *held, const Onnx__TensorProto *t,
+                        const char *folder, const struct mgpu_array *array)
+{
+    int fd;
+    uint64_t offset, count = (uint64_t)mgpu_array_count(array);
+    uint64_t size = count * mgpu_dtype_size(array->type);
+    MGPU_TRY(find_external(&fd, &offset, t, &types[t->data_type], (int64_t)count, folder));
+    uint64_t before = offset % (uint64_t)sysconf(_SC_PAGESIZE);
+    void *at = MAP_FAILED;
+    if (size >= MAPPED_AT_LEAST && offset % mgpu_dtype_size(array->type) == 0)
+        at = mmap(NULL, before + size, PROT_READ, MAP_PRIVATE, fd, (off_t)(offset - before));
+    close(fd);
+    if (at == MAP_FAILED)
+        return 0;
+    held->mapped = at;
+    held->mapped_size = before + size;
+    *from = (char *)at + before;
+    return 0;
+}
+
+int mgpu_onnx_tensor_view(const Onnx__TensorProto *t, const char *folder, const char *what,
+                          struct mgpu_array *out, struct mgpu_onnx_held *held)
+{
+    const void *from = in_place(t);
+    memset(out, 0, sizeof *out);
+    memset(held, 0, sizeof *held);
+    MGPU_TRY(check_held(t, folder, what));
+    struct mgpu_array array = {.type = (enum mgpu_dtype)t->data_type, .rank = (int)t->n_dims};
+    for (size_t i = 0; i < t->n_dims; i++)
+        array.dims[i] = t->dims[i];
+    if (mgpu_onnx_is_external(t))
+        MGPU_TRY(mgpu_prefix(map_external(&from, held, t, folder, &array), "%s", what));
+    if (from) {
+        array.data = (void *)(uintptr_t)from;
+    } else {
+        MGPU_TRY(decode(t, folder, what, &array));
+        held->copied = array.data;
+    }
+    *out = array;
+    return 0;
+}
+
+void mgpu_onnx_held_free(struct mgpu_onnx_held *held)
+{
+    if (held->mapped)
+        munmap(held->mapped, held->mapped_size);
+    mgpu_free(held->copied);
+    memset(held, 0, sizeof *held);
+}
+
+/* ---- The other way --------------------------------------------------------------------------- */
 
 /* A new block of entries of `size` bytes for the elements of `array`. */
 static int widen(void **block, size_t *n, const struct mgpu_array *array, enum mgpu_dtype entry)

@@ -85,16 +85,35 @@ bool mgpu_weight_same_values(const struct mgpu_array *a, const struct mgpu_array
            !memcmp(a->data, b->data, (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type));
 }
 
-/* The same for a matrix and its transpose: the elements' bits, each mixed (splitmix64), added. */
+/* splitmix64 */
+static uint64_t mix(uint64_t z)
+{
+    z += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* The same for a matrix and its transpose: the size, and of the elements the diagonal, or the first
+ * ones. */
+static uint64_t sketch(const struct mgpu_array *a, int64_t count)
+{
+    enum { MOST = 64 };
+    bool matrix = a->rank == 2;
+    int64_t least = matrix && a->dims[0] < a->dims[1] ? a->dims[0] : a->dims[matrix];
+    int64_t n = matrix ? least : count, step = matrix ? a->dims[1] + 1 : 1;
+    uint64_t sum = mix((uint64_t)count) + (uint64_t)a->type;
+    for (int64_t i = 0; i < n && i < MOST; i++)
+        sum = mix(sum ^ mgpu_weight_bits(a, i * step));
+    return sum;
+}
+
+/* The same for a matrix and its transpose: all elements, each mixed, added. */
 static uint64_t sum_of(const struct mgpu_array *a, int64_t count)
 {
     uint64_t sum = 0;
-    for (int64_t i = 0; i < count; i++) {
-        uint64_t z = mgpu_weight_bits(a, i) + 0x9e3779b97f4a7c15u;
-        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-        sum += z ^ z >> 31;
-    }
+    for (int64_t i = 0; i < count; i++)
+        sum += mix(mgpu_weight_bits(a, i));
     return sum;
 }
 
@@ -102,10 +121,7 @@ static bool all_equal(const struct mgpu_array *a, int64_t count)
 {
     size_t size = mgpu_dtype_size(a->type);
     const char *data = a->data;
-    for (int64_t i = 1; i < count; i++)
-        if (memcmp(data, data + (size_t)i * size, size))
-            return false;
-    return count > 0;
+    return count > 0 && !memcmp(data, data + size, (size_t)(count - 1) * size);
 }
 
 static bool is_named(const struct mgpu_identify *in, const char *name)
@@ -115,6 +131,32 @@ static bool is_named(const struct mgpu_identify *in, const char *name)
     return !in->pytorch || parameter_name(name);
 }
 
+static const char *key_of(struct mgpu_identify *in, uint64_t sum)
+{
+    return mgpu_arena_format(in->arena, "%llx", (unsigned long long)sum);
+}
+
+/* Sums tell tensors apart. Most are told apart by a sketch, and the rest of them is not read. */
+static void find_sums(struct mgpu_identify *in)
+{
+    struct mgpu_names *first = mgpu_names_new(in->arena);
+    for (int i = 0; i < in->model->initializers; i++) {
+        struct mgpu_facts *f = &in->facts[i];
+        if (!f->real || f->equal || f->count < MGPU_WEIGHT_TWINS_AT_LEAST)
+            continue;
+        const char *key = key_of(in, sketch(array_of(in, i), f->count));
+        int other = (int)(intptr_t)mgpu_names_get(first, key) - 1;
+        if (other < 0) {
+            mgpu_names_set(first, key, (void *)(intptr_t)(i + 1));
+            f->sum = mix((uint64_t)i);
+            continue;
+        }
+        f->sum = sum_of(array_of(in, i), f->count);
+        if (in->facts[other].sum == mix((uint64_t)other))
+            in->facts[other].sum = sum_of(array_of(in, other), in->facts[other].count);
+    }
+}
+
 static void find_twins(struct mgpu_identify *in)
 {
     struct mgpu_names *first = mgpu_names_new(in->arena);
@@ -122,7 +164,7 @@ static void find_twins(struct mgpu_identify *in)
         struct mgpu_facts *f = &in->facts[i];
         if (!f->real || f->equal || f->count < MGPU_WEIGHT_TWINS_AT_LEAST)
             continue;
-        const char *key = mgpu_arena_format(in->arena, "%llx", (unsigned long long)f->sum);
+        const char *key = key_of(in, f->sum);
         int other = (int)(intptr_t)mgpu_names_get(first, key) - 1;
         if (other < 0)
             mgpu_names_set(first, key, (void *)(intptr_t)(i + 1));
@@ -130,7 +172,6 @@ static void find_twins(struct mgpu_identify *in)
             f->twin = other;
     }
 }
-
 void mgpu_weight_facts(struct mgpu_identify *in)
 {
     in->facts = MGPU_NEW_ARRAY(in->arena, struct mgpu_facts, in->model->initializers);
@@ -141,10 +182,10 @@ void mgpu_weight_facts(struct mgpu_identify *in)
         f->count = a->type ? mgpu_array_count(a) : 0;
         f->equal = all_equal(a, f->count);
         f->value = f->count ? mgpu_get_double(a->data, a->type, 0) : 0;
-        f->sum = f->real && !f->equal ? sum_of(a, f->count) : 0;
         f->twin = i;
         f->named = is_named(in, in->model->initializer[i].name);
     }
+    find_sums(in);
     find_twins(in);
 }
 
@@ -156,10 +197,17 @@ static double at(const struct mgpu_array *a, int64_t i)
 /* Minus infinity, or the large negative numbers that stand for it. Nobody learns such. */
 static bool has_mask_values(const struct mgpu_array *a, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++)
-        if (!(fabs(at(a, i)) < 1e4))
-            return true;
-    return false;
+    enum { BLOCK = 1024 };
+    float block[BLOCK];
+    size_t size = mgpu_dtype_size(a->type);
+    bool found = false;
+    for (int64_t first = 0; first < count && !found; first += BLOCK) {
+        int64_t n = count - first < BLOCK ? count - first : BLOCK;
+        mgpu_convert(block, MGPU_FLOAT, (const char *)a->data + (size_t)first * size, a->type, n);
+        for (int64_t i = 0; i < n; i++)
+            found |= !(fabsf(block[i]) < 1e4f);
+    }
+    return found;
 }
 
 /* Positions as sines and cosines: in each row the squares of a pair add up to 1; the pair is
@@ -180,30 +228,34 @@ static bool is_sinusoidal(const struct mgpu_array *a, int64_t count)
     return pairs || halves;
 }
 
-static int by_value(const void *a, const void *b)
+/* Whether there are at most so many different values. */
+static bool has_few(const struct mgpu_array *a, int64_t count, int64_t most)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    size_t slots = 1;
+    while (slots < 2 * (size_t)most + 2)
+        slots *= 2;
+    uint64_t *table = mgpu_xcalloc(slots, sizeof *table);
+    for (int64_t i = 0; i < count && most >= 0; i++) {
+        double value = at(a, i) + 0.0; /* -0 is 0 */
+        uint64_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        uint64_t key = mix(bits) | 1; /* 0 is an empty slot */
+        size_t slot = key / 2 & (slots - 1);
+        while (table[slot] && table[slot] != key)
+            slot = (slot + 1) & (slots - 1);
+        most -= !table[slot];
+        table[slot] = key;
+    }
+    free(table);
+    return most >= 0;
 }
 
 /* Coordinates of a grid, window masks: hundreds of elements and a handful of different ones (a
  * grid of h x w points has about h + w). */
 static bool is_grid(const struct mgpu_array *a, int64_t count)
 {
-    if (count < 256 || (a->type != MGPU_FLOAT && a->type != MGPU_DOUBLE))
-        return false;
-    void *block;
-    if (mgpu_alloc(&block, (uint64_t)count * sizeof(double), "table") < 0)
-        return false;
-    double *sorted = block;
-    for (int64_t i = 0; i < count; i++)
-        sorted[i] = at(a, i);
-    qsort(sorted, (size_t)count, sizeof *sorted, by_value);
-    int64_t different = 1;
-    for (int64_t i = 1; i < count; i++)
-        different += sorted[i] != sorted[i - 1];
-    mgpu_free(block);
-    return (double)different <= 3 * sqrt((double)count);
+    return count >= 256 && (a->type == MGPU_FLOAT || a->type == MGPU_DOUBLE) &&
+           has_few(a, count, (int64_t)(3 * sqrt((double)count)));
 }
 
 const char *mgpu_weight_table(const struct mgpu_identify *in, int initializer, bool gathered)

@@ -1,5 +1,6 @@
 /* The page: what was chosen, the graph in layers, the predicted step. */
 #include "exporter/atomic_file.h"
+#include "exporter/html.h"
 #include "partitioner/layout.h"
 #include "partitioner/report.h"
 #include "runtime/base/status.h"
@@ -9,43 +10,6 @@
 
 enum { MANY_NODES = 200, BOX = 150, BOX_HEIGHT = 36, GAP = 18, BEND = 14, PITCH = 64 };
 enum { CHART = 1300, LABELS = 130, LANE = 26, DEVICE_GAP = 10, AXIS = 24, MOST_SPANS = 20000 };
-
-static const char style[] =
-    "body{font:14px/1.45 system-ui,sans-serif;color:#1b1f24;margin:24px auto;max-width:1480px;"
-    "padding:0 24px}h1{font-size:20px;margin:0 0 2px}h2{font-size:16px;margin:28px 0 8px}"
-    "p{margin:2px 0;color:#57606a}table{border-collapse:collapse;margin:12px 0}"
-    "td,th{padding:5px 14px;border-bottom:1px solid #d8dee4;text-align:right;"
-    "font-variant-numeric:tabular-nums}th{font-weight:600;color:#57606a}"
-    "td:first-child,th:first-child,td:last-child,th:last-child{text-align:left}"
-    "td:not(:last-child),th{white-space:nowrap}tr.chosen td{font-weight:600;background:#f1f8ff}"
-    ".scroll{overflow:auto;max-height:85vh;border:1px solid #d8dee4;border-radius:6px;"
-    "background:#fff}.key{display:inline-block;margin-right:18px}"
-    ".key i{display:inline-block;width:12px;height:12px;border-radius:3px;margin-right:6px;"
-    "vertical-align:-1px}svg{display:block}svg text{font:12px system-ui,sans-serif;fill:#1b1f24}"
-    "svg .small{font-size:10.5px;fill:#57606a}.box{stroke-width:1.4}"
-    ".line{fill:none;stroke:#afb8c1;stroke-width:1.2}.moved{fill:none;stroke:#cf222e;"
-    "stroke-width:1.6;stroke-dasharray:5 3}";
-
-static void escape(FILE *to, const char *text)
-{
-    for (; *text; text++)
-        switch (*text) {
-        case '<':
-            fputs("&lt;", to);
-            break;
-        case '>':
-            fputs("&gt;", to);
-            break;
-        case '&':
-            fputs("&amp;", to);
-            break;
-        case '"':
-            fputs("&quot;", to);
-            break;
-        default:
-            fputc(*text, to);
-        }
-}
 
 /* The end of a name tells more than its beginning ("/layer1/layer1.0/conv1/Conv"). `most` is in
  * characters; bytes inside a character (UTF-8) are not counted and not cut. */
@@ -59,7 +23,7 @@ static void escape_end(FILE *to, const char *text, int most)
         for (length -= most - 1; length > 0 || (*text & 0xc0) == 0x80; text++)
             length -= (text[1] & 0xc0) != 0x80;
     }
-    escape(to, text);
+    mgpu_html_escape(to, text);
 }
 
 /* The part of a name that tells nodes apart: exporters put the type and "_output_0" behind it. */
@@ -109,7 +73,7 @@ static void put_alternatives(const struct mgpu_plan_file *plan, FILE *to)
             fputs("<td>–</td><td>–</td><td>–</td><td>–</td>", to);
         }
         fputs("<td>", to);
-        escape(to, a->why);
+        mgpu_html_escape(to, a->why);
         fputs("</td></tr>\n", to);
     }
     fputs("</table>\n", to);
@@ -119,15 +83,14 @@ static void put_head(const struct mgpu_report *r, FILE *to)
 {
     const struct mgpu_plan_file *plan = r->plan;
     char text[MGPU_UNIT_TEXT];
-    fputs("<!doctype html>\n<html lang=en><meta charset=utf-8><title>", to);
-    escape(to, plan->model_file);
-    fprintf(to, "</title>\n<style>%s</style>\n<h1>", style);
-    escape(to, plan->model_file);
+    mgpu_html_begin(to, plan->model_file);
+    fputs("<h1>", to);
+    mgpu_html_escape(to, plan->model_file);
     fputs(" on ", to);
-    escape(to, r->topology);
+    mgpu_html_escape(to, r->topology);
     fprintf(to, ": %s, %s a step</h1>\n<p>batch %lld, %d nodes; ", plan->strategy,
             mgpu_ms_text(text, plan->predicted.step_ms), (long long)plan->batch, plan->nodes);
-    escape(to, r->training);
+    mgpu_html_escape(to, r->training);
     fputs("</p>\n", to);
     if (plan->predicted.lower_bound_ms > 0)
         fprintf(to,
@@ -147,7 +110,7 @@ static void put_key(const struct mgpu_report *r, FILE *to)
         fputs("<span class=key><i style=\"background:", to);
         fill(to, p, 62);
         fputs("\"></i>", to);
-        escape(to, mgpu_plan_file_place(r->plan, p));
+        mgpu_html_escape(to, mgpu_plan_file_place(r->plan, p));
         fprintf(to, " (%s)</span>", mgpu_bytes_text(text, r->plan->predicted.memory_bytes[p]));
     }
     fputs("</p>\n", to);
@@ -180,7 +143,7 @@ static void put_line(const struct mgpu_report *r, const struct mgpu_layout *l,
             fprintf(to, "V%.0f", y);
     }
     fputs("\"><title>", to);
-    escape(to, node[from].output);
+    mgpu_html_escape(to, node[from].output);
     fprintf(to, ": %s%s</title></path>\n", mgpu_bytes_text(text, e->bytes),
             moved ? ", sent to another device" : "");
 }
@@ -207,17 +170,17 @@ static void put_box(const struct mgpu_report *r, const struct mgpu_layout *l, in
     fprintf(to, "</text><text class=small x=%.0f y=%.0f text-anchor=middle>", x, y + 29);
     put_name(to, last);
     fputs("</text><title>", to);
-    escape(to, first->type);
+    mgpu_html_escape(to, first->type);
     fputc(' ', to);
-    escape(to, first->name);
+    mgpu_html_escape(to, first->name);
     fputs("\n", to);
-    escape(to, first->output);
+    mgpu_html_escape(to, first->output);
     if (b->nodes > 1) {
         fprintf(to, "\n… %d nodes …\n", b->nodes);
-        escape(to, last->output);
+        mgpu_html_escape(to, last->output);
     }
     fputs("\non ", to);
-    escape(to, mgpu_plan_file_place(r->plan, first->place));
+    mgpu_html_escape(to, mgpu_plan_file_place(r->plan, first->place));
     fputs("</title></g>\n", to);
 }
 
@@ -248,16 +211,6 @@ static void put_graph(const struct mgpu_report *r, FILE *to)
 
 /* ---- Timeline -------------------------------------------------------------------------------- */
 
-/* 1, 2 or 5 times a power of ten: about ten steps to `range`. */
-static double tick_of(double range)
-{
-    double tick = 1e-9;
-    static const double next[] = {2, 2.5, 2};
-    for (int i = 0; tick * 12 < range && i < 90; i++)
-        tick *= next[i % 3];
-    return tick;
-}
-
 static double step_end(const struct mgpu_report *r)
 {
     double end = r->plan->predicted.step_ms;
@@ -275,7 +228,7 @@ static double lane_top(int device, int lane)
 static void put_axis(double end, double height, FILE *to)
 {
     char text[MGPU_UNIT_TEXT];
-    double tick = tick_of(end);
+    double tick = mgpu_html_tick(end);
     for (int i = 0; i * tick <= end; i++) {
         double x = LABELS + i * tick / end * CHART;
         snprintf(text, sizeof text, "%.6g ms", i * tick);
@@ -301,7 +254,7 @@ static void put_span(const struct mgpu_span *s, double end, FILE *to)
     else
         fill(to, s->device, backward ? 48 : 68);
     fputs("\"><title>", to);
-    escape(to, s->label);
+    mgpu_html_escape(to, s->label);
     fprintf(to, "\n%s, %s", s->what, mgpu_ms_text(ms, s->ms));
     if (s->lane == MGPU_LANE_COMMUNICATION)
         fprintf(to, ", %s", mgpu_bytes_text(bytes, s->bytes));

@@ -41,6 +41,7 @@ struct mgpu_options {
     int64_t batch, accumulate;
     const char *const *dim;
     const char *const *reinit; /* PATTERN[=he|glorot|normal|zeros] */
+    int64_t classes;           /* the last layer gets so many, and new weights; 0: as it is */
     const char *add_bias;      /* zero biases for layers of this pattern; "": all without one */
     const char *const *freeze, *const *train, *const *tie, *const *untie;
     const char *init; /* a file of weights of any kind; as in mgpu_convert_options: */
@@ -186,6 +187,9 @@ void mgpu_trainer_facts(const struct mgpu_trainer *trainer, struct mgpu_facts *f
 /* What each instruction of a training step took so far, on the mean, as a trace for Perfetto or
  * chrome://tracing. */
 int mgpu_trainer_profile(const struct mgpu_trainer *trainer, const char *path);
+/* How the training went so far, what was trained and how, as one page for a browser; with
+ * options->profile, also what the operators took. */
+int mgpu_trainer_html(struct mgpu_trainer *trainer, const char *path);
 /* The plan, memory and what will be saved, for --dry-run. */
 int mgpu_trainer_describe(struct mgpu_trainer *trainer, FILE *to);
 

@@ -150,6 +150,16 @@ static int save_profile(struct mgpu_trainer *t, const struct mgpu_train_command 
     return 0;
 }
 
+static int save_html(struct mgpu_trainer *t, const struct mgpu_train_command *c,
+                     struct mgpu_train_result *result)
+{
+    MGPU_TRY(mgpu_trainer_html(t, c->html));
+    mgpu_result_saved(result, c->html);
+    if (!c->quiet)
+        fprintf(stderr, "saved %s\n", c->html);
+    return 0;
+}
+
 static int save(struct mgpu_trainer *t, const struct mgpu_train_command *c,
                 struct mgpu_train_result *result)
 {
@@ -246,6 +256,8 @@ static int train_and_save(struct mgpu_trainer *t, const struct mgpu_train_comman
         MGPU_TRY(save_stopped(t, c, result));
     if (c->profile)
         MGPU_TRY(save_profile(t, c, result));
+    if (c->html)
+        MGPU_TRY(save_html(t, c, result));
     if (interrupted)
         return mgpu_fail(MGPU_EINVALID, "interrupted after step %lld of %lld%s%s",
                          (long long)result->steps, (long long)f->total_steps,
@@ -258,14 +270,15 @@ static int train_and_save(struct mgpu_trainer *t, const struct mgpu_train_comman
 /* One file would take the place of the other. */
 static int check_apart(const struct mgpu_train_command *c)
 {
-    const char *checkpoint = c->options.checkpoint;
+    const char *others[] = {c->options.checkpoint, c->profile, c->html};
     for (int i = 0; c->save && c->save[i]; i++) {
-        bool twice = checkpoint && !strcmp(checkpoint, c->save[i]);
+        bool twice = false;
+        for (size_t k = 0; k < sizeof others / sizeof *others; k++)
+            twice = twice || (others[k] && !strcmp(others[k], c->save[i]));
         for (int k = 0; k < i; k++)
             twice = twice || !strcmp(c->save[k], c->save[i]);
         if (twice)
-            return mgpu_fail(MGPU_EUSAGE, "%s is to be written twice (--save, --checkpoint)",
-                             c->save[i]);
+            return mgpu_fail(MGPU_EUSAGE, "%s is to be written twice", c->save[i]);
     }
     return 0;
 }
@@ -281,6 +294,8 @@ static int job(const struct mgpu_train_command *c, struct mgpu_train_result *res
         MGPU_TRY(mgpu_check_target(c->save[i]));
     if (c->profile)
         MGPU_TRY(mgpu_check_target(c->profile));
+    if (c->html)
+        MGPU_TRY(mgpu_check_target(c->html));
     MGPU_TRY(mgpu_trainer_new(&t, c->model, &c->options));
     mgpu_trainer_facts(t, &facts);
     int rc = 0;

@@ -35,7 +35,18 @@ static void count_bytes(uint64_t size)
     }
 }
 
-/* The size stands in the ALIGN bytes before the block. */
+/* Stands before each block. */
+struct header {
+    void *base; /* what calloc gave */
+    uint64_t size;
+};
+
+static struct header *header_of(void *block)
+{
+    return (struct header *)block - 1;
+}
+
+/* Not aligned_alloc and memset: calloc knows which pages come zeroed from the system. */
 int mgpu_alloc(void **out, uint64_t size, const char *what)
 {
     *out = NULL;
@@ -43,15 +54,16 @@ int mgpu_alloc(void **out, uint64_t size, const char *what)
     if (size > SIZE_MAX / 2)
         return mgpu_fail(MGPU_ENOMEM, "%s: %llu bytes are more than a process can hold", what,
                          (unsigned long long)size);
-    size_t whole = ALIGN + ((size_t)size + ALIGN - 1) / ALIGN * ALIGN;
-    char *base = aligned_alloc(ALIGN, whole);
+    size_t whole = sizeof(struct header) + ALIGN + ((size_t)size + ALIGN - 1) / ALIGN * ALIGN;
+    char *base = calloc(1, whole);
     if (!base)
         return mgpu_fail(MGPU_ENOMEM, "%s: no memory for %llu bytes", what,
                          (unsigned long long)size);
-    memset(base, 0, whole);
-    memcpy(base, &size, sizeof size);
+    char *block = base + sizeof(struct header);
+    block += (ALIGN - (uintptr_t)block % ALIGN) % ALIGN;
+    *header_of(block) = (struct header){.base = base, .size = size};
     count_bytes(size);
-    *out = base + ALIGN;
+    *out = block;
     return 0;
 }
 
@@ -59,11 +71,8 @@ void mgpu_free(void *block)
 {
     if (!block)
         return;
-    char *base = (char *)block - ALIGN;
-    uint64_t size;
-    memcpy(&size, base, sizeof size);
-    atomic_fetch_sub(&bytes, size);
-    free(base);
+    atomic_fetch_sub(&bytes, header_of(block)->size);
+    free(header_of(block)->base);
 }
 
 static void *checked(void *block)

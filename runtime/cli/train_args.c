@@ -75,6 +75,7 @@ const struct mgpu_arg mgpu_train_table[] = {
          "what names leave open goes by the order of layers (--init, --save)"),
     LIST("reinit", reinit, "PATTERN[=KIND]",
          "start from random numbers: he (default), glorot, normal, zeros"),
+    INT("classes", classes, 1, 1e9, "N", "a new last layer of N classes, that starts afresh"),
     {.name = "add-bias",
      .kind = MGPU_ARG_MAYBE_TEXT,
      .offset = OPTION(add_bias),
@@ -179,6 +180,11 @@ const struct mgpu_arg mgpu_train_table[] = {
      .offset = FIELD(profile),
      .value = "TRACE.json",
      .help = "what each instruction of a step takes, for Perfetto"},
+    {.name = "html",
+     .kind = MGPU_ARG_TEXT,
+     .offset = FIELD(html),
+     .value = "REPORT.html",
+     .help = "curves, plan, memory and weights as one page (with --profile, times too)"},
     OWN("log-steps", log_steps, "print each step's loss on stdout"),
     OWN("json", json, "results as one JSON object, the last line of stdout"),
     OWN("quiet", quiet, "no talk on stderr"),
@@ -234,8 +240,12 @@ static int check(struct mgpu_train_command *c)
         return mgpu_fail(MGPU_EUSAGE, "--save: nothing is trained, so nothing is saved");
     if (modes && (c->options.checkpoint || c->options.resume))
         return mgpu_fail(MGPU_EUSAGE, "--checkpoint, --resume: nothing is trained");
+    if (c->options.classes && modes && !c->check_gradients)
+        return mgpu_fail(MGPU_EUSAGE, "--classes: a new head has to be trained first");
     if (c->profile && modes)
         return mgpu_fail(MGPU_EUSAGE, "--profile: nothing is trained, so there is nothing to time");
+    if (c->html && modes)
+        return mgpu_fail(MGPU_EUSAGE, "--html: nothing is trained, so there is nothing to report");
     if (c->predict && !has_extension(c->predict, predictions))
         return mgpu_fail(MGPU_EUSAGE, "--predict %s: the name must end in .npz or .h5", c->predict);
     return 0;

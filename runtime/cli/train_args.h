@@ -12,7 +12,7 @@ struct mgpu_train_command {
     const char *model;
     const char *const *save;
     const char *predict;
-    const char *profile;
+    const char *profile, *html;
     const char *help;        /* topic; "" for all; NULL: not asked */
     int64_t check_gradients; /* elements a weight; 0: not asked */
     int64_t deterministic;

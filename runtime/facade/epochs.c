@@ -107,6 +107,7 @@ int mgpu_open_logs(struct mgpu_trainer *t)
 
 void mgpu_epochs_free(struct mgpu_trainer *t)
 {
+    free(t->epochs.row);
     mgpu_csv_log_close(t->epochs.csv);
     for (int i = 0; i < 2; i++)
         mgpu_event_file_close(t->epochs.events[i]);
@@ -158,6 +159,15 @@ static int write_logs(struct mgpu_trainer *t, int64_t epoch)
     return write_events(t, epoch);
 }
 
+static void keep_row(struct mgpu_trainer *t, int64_t epoch)
+{
+    struct mgpu_epochs *e = &t->epochs;
+    size_t size = sizeof(double) * (size_t)e->logs.count;
+    e->row = mgpu_grow(e->row, (size_t)e->rows, sizeof *e->row);
+    e->row[e->rows++] = (struct mgpu_epoch_row){
+        .epoch = epoch + 1, .value = mgpu_arena_copy(t->arena, e->logs.value, size)};
+}
+
 static void steer(struct mgpu_trainer *t, int64_t epoch, struct mgpu_epoch_result *result)
 {
     struct mgpu_epochs *e = &t->epochs;
@@ -187,6 +197,7 @@ int mgpu_epoch_end(struct mgpu_trainer *t, struct mgpu_epoch_result *result)
     int64_t epoch = t->epoch - whole;
     *result = (struct mgpu_epoch_result){.numbers = e->number, .count = e->logs.count - 1};
     MGPU_TRY(take_numbers(t));
+    keep_row(t, epoch);
     MGPU_TRY(write_logs(t, epoch));
     if (!whole)
         return 0;

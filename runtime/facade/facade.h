@@ -50,10 +50,25 @@ struct mgpu_source {
     int sample_weight_slot;
 };
 
+/* The losses of the steps of this run, as the means of `each` neighbours. */
+enum { MGPU_HISTORY = 1024 };
+struct mgpu_history {
+    int64_t steps, each;
+    double mean[MGPU_HISTORY];
+};
+
+/* The numbers of an epoch. */
+struct mgpu_epoch_row {
+    int64_t epoch; /* from 1 */
+    double *value; /* as logs.value */
+};
+
 /* What happens when epochs end. */
 struct mgpu_epochs {
     struct mgpu_logs logs;      /* training's numbers, "val_" and validation's, learning_rate */
     struct mgpu_number *number; /* the same but the last, as they are handed out */
+    int rows;
+    struct mgpu_epoch_row *row; /* of the epochs so far */
     int training;               /* how many are training's */
     /* NULL: not asked for */
     struct mgpu_early_stopping *stop;
@@ -94,6 +109,7 @@ struct mgpu_trainer {
     struct mgpu_weights *weights;
     struct mgpu_lower_options lower; /* without mode and batch */
     enum mgpu_norm_mode norm;
+    const char *fresh[3]; /* --classes: initializers of the new head; NULL at the end */
 
     struct mgpu_rank_device *devices;
     int device_count; /* as asked for; the plan may take fewer */
@@ -133,6 +149,7 @@ struct mgpu_trainer {
 
     int64_t step, epoch, batch_in_epoch;
     struct mgpu_totals totals;
+    struct mgpu_history history;
     struct mgpu_number *numbers;
     char **number_names;
     struct mgpu_epochs epochs;
@@ -143,6 +160,7 @@ struct mgpu_trainer {
 int mgpu_settle_model(struct mgpu_trainer *t);   /* file, model, weights, lower options */
 int mgpu_settle_devices(struct mgpu_trainer *t); /* devices */
 int mgpu_settle_data(struct mgpu_trainer *t);    /* feeds opened, input sizes */
+int mgpu_parse_losses(struct mgpu_trainer *t);   /* options->loss, by the model's outputs */
 int mgpu_settle_losses(struct mgpu_trainer *t);  /* losses, metrics, wants bound */
 int mgpu_settle_optimizer(struct mgpu_trainer *t);
 int64_t mgpu_steps_per_epoch(const struct mgpu_trainer *t);
@@ -154,8 +172,14 @@ int mgpu_reinit_check(struct mgpu_trainer *t);
 void mgpu_reinit(struct mgpu_trainer *t, const struct mgpu_weight *w, void *to,
                  enum mgpu_dtype type);
 
-/* ---- add_bias.c ---- */
-int mgpu_add_biases(struct mgpu_trainer *t); /* in the file in memory; makes the model again */
+/* Numbers within [-bound, bound], the same wherever name and seed are. */
+void mgpu_fill_uniform(const struct mgpu_trainer *t, const char *name,
+                       const struct mgpu_array *array, double bound);
+
+/* ---- add_bias.c, new_head.c: in the file in memory; they make the model again ---- */
+int mgpu_add_biases(struct mgpu_trainer *t);
+int mgpu_new_head(struct mgpu_trainer *t);
+int mgpu_check_classes(const struct mgpu_trainer *t); /* when the losses are bound */
 
 /* ---- partition.c: planning ---- */
 
@@ -237,6 +261,21 @@ void mgpu_epochs_free(struct mgpu_trainer *t);
 /* ---- resume.c: full checkpoints ---- */
 int mgpu_resume_read(struct mgpu_trainer *t); /* the file; its model is checked, its seed taken */
 int mgpu_resume_restore(struct mgpu_trainer *t); /* when the ranks' memory is filled */
+
+/* ---- profile.c ---- */
+
+/* What a step spends on an operator, on the mean. */
+struct mgpu_profile_line {
+    const char *name, *role;
+    int nodes;
+    double seconds, flops, bytes;
+};
+/* The longest first; gives how many. 0: nothing was timed. *total: seconds of all. */
+int mgpu_profile_lines(const struct mgpu_trainer *t, int rank, struct mgpu_profile_line *line,
+                       int most, double *total);
+
+/* ---- html_report.c ---- */
+void mgpu_history_add(struct mgpu_history *history, double loss);
 
 /* ---- batch.c: one batch through the ranks ---- */
 struct mgpu_batch_run {

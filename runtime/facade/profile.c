@@ -8,6 +8,7 @@
 
 #include <json-c/json.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *role_name(enum mgpu_role role)
@@ -91,7 +92,8 @@ static const struct mgpu_program *longest(const struct mgpu_trainer *t, int rank
     const struct mgpu_compiled *best = NULL;
     for (int i = 0; i < t->compiled_count; i++) {
         const struct mgpu_compiled *c = &t->compiled[i];
-        if (c->program[rank] && c->program[rank]->timed && (!best || c->batch > best->batch))
+        const struct mgpu_program *p = c->program[rank];
+        if (p && p->seconds && p->timed && (!best || c->batch > best->batch))
             best = c;
     }
     return best ? best->program[rank] : NULL;
@@ -109,6 +111,41 @@ static struct json_object *trace(const struct mgpu_trainer *t)
     json_object_object_add(o, "traceEvents", events);
     add_text(o, "displayTimeUnit", "ms");
     return o;
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    const struct mgpu_profile_line *x = a, *y = b;
+    return (x->seconds < y->seconds) - (x->seconds > y->seconds);
+}
+
+int mgpu_profile_lines(const struct mgpu_trainer *t, int rank, struct mgpu_profile_line *line,
+                       int most, double *total)
+{
+    const struct mgpu_program *p = longest(t, rank);
+    int n = 0;
+    *total = 0;
+    for (int k = 0; p && k < p->instructions; k++) {
+        const struct mgpu_node *node = p->instruction[k].node;
+        const char *name = node->op->name, *role = role_name(node->origin.role);
+        struct mgpu_cost cost = node->op->cost(node);
+        double seconds = p->seconds[k] / (double)p->timed;
+        int i = 0;
+        while (i < n && (strcmp(line[i].name, name) || strcmp(line[i].role, role)))
+            i++;
+        *total += seconds;
+        if (i == most)
+            continue;
+        if (i == n)
+            line[n++] = (struct mgpu_profile_line){.name = name, .role = role};
+        line[i].nodes++;
+        line[i].seconds += seconds;
+        line[i].flops += (double)cost.flops;
+        line[i].bytes += (double)cost.bytes;
+    }
+    if (n)
+        qsort(line, (size_t)n, sizeof *line, by_seconds);
+    return n;
 }
 
 int mgpu_trainer_profile(const struct mgpu_trainer *t, const char *path)

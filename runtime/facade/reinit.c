@@ -98,6 +98,14 @@ static uint64_t seed_of(const struct mgpu_trainer *t, const char *name)
     return seed;
 }
 
+void mgpu_fill_uniform(const struct mgpu_trainer *t, const char *name,
+                       const struct mgpu_array *array, double bound)
+{
+    uint64_t state = seed_of(t, name);
+    for (int64_t i = 0, n = mgpu_array_count(array); i < n; i++)
+        mgpu_set_double(array->data, array->type, i, (2 * draw(&state) - 1) * bound);
+}
+
 static void fill(const struct mgpu_trainer *t, const struct mgpu_weight *w, enum kind kind,
                  void *to, enum mgpu_dtype type)
 {

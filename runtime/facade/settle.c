@@ -163,7 +163,8 @@ static int settle_init(struct mgpu_trainer *t)
     const struct mgpu_match_options match = {.map = o->map,
                                              .by_order = o->by_order,
                                              .partial = o->partial,
-                                             .skip_mismatch = o->skip_mismatch};
+                                             .skip_mismatch = o->skip_mismatch,
+                                             .fresh = t->fresh};
     struct mgpu_weights_result r = {0};
     if (!o->init)
         return o->map || o->partial || o->skip_mismatch
@@ -186,6 +187,8 @@ int mgpu_settle_model(struct mgpu_trainer *t)
     MGPU_TRY(settle_momentum(t));
     MGPU_TRY(mgpu_onnx_read(&t->file, t->path));
     MGPU_TRY(mgpu_prefix(mgpu_onnx_model_new(&t->model, t->file), "%s", t->path));
+    if (o->classes)
+        MGPU_TRY(mgpu_new_head(t));
     if (o->add_bias)
         MGPU_TRY(mgpu_add_biases(t));
     struct mgpu_weights_options w = {.train = o->train,
@@ -350,7 +353,7 @@ static void data_names(struct mgpu_trainer *t, const char ***names, int *count)
     }
 }
 
-static int parse_losses(struct mgpu_trainer *t)
+int mgpu_parse_losses(struct mgpu_trainer *t)
 {
     const char **outputs, **labels;
     int output_count, label_count, n = mgpu_text_count(t->options.loss);
@@ -627,7 +630,7 @@ static int check_dropout(const struct mgpu_trainer *t)
     return 0;
 }
 
-/* Likewise. tf2onnx leaves Keras's momentum out; ONNX's default is another than Keras's. */
+/* Likewise. tf2onnx leaves Keras's momentum out. */
 static int check_momentum(const struct mgpu_trainer *t)
 {
     for (int i = 0; i < t->lower.momenta && t->lower.training; i++)
@@ -635,9 +638,9 @@ static int check_momentum(const struct mgpu_trainer *t)
             return mgpu_fail(MGPU_EUSAGE,
                              "--bn-momentum %s: no running mean that moves is called so",
                              t->options.bn_momentum[i]);
-    if (*t->lower.momentum_unsaid && t->model->producer == MGPU_PRODUCER_TENSORFLOW)
+    if (*t->lower.momentum_unsaid)
         mgpu_note("the file does not say the momentum of its batch normalisations; it is taken as "
-                  "0.9 (--bn-momentum; Keras's default is 0.99)");
+                  "0.99, Keras's default (--bn-momentum)");
     return 0;
 }
 
@@ -655,7 +658,7 @@ int mgpu_settle_losses(struct mgpu_trainer *t)
         return mgpu_fail(MGPU_EUSAGE,
                          "training needs a loss: --loss cross_entropy, mse, bce_logits "
                          "... (--help loss lists them)");
-    MGPU_TRY(parse_losses(t));
+    MGPU_TRY(mgpu_parse_losses(t));
     MGPU_TRY(mgpu_state_parse(t));
     want_outputs(t);
     t->lower.batch = t->batch;
@@ -668,6 +671,7 @@ int mgpu_settle_losses(struct mgpu_trainer *t)
         rc = bind_loss(t, g, i);
     mgpu_graph_free(g);
     MGPU_TRY(rc);
+    MGPU_TRY(mgpu_check_classes(t));
     MGPU_TRY(check_dropout(t));
     MGPU_TRY(check_momentum(t));
     int metrics = mgpu_text_count(t->options.metric);

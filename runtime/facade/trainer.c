@@ -197,6 +197,7 @@ int mgpu_step(struct mgpu_trainer *t, struct mgpu_step_result *result)
         .step = ++t->step, .epoch = t->epoch + 1, .samples = n, .skipped = rc == MGPU_SKIPPED};
     for (int i = 0; i < t->losses; i++)
         result->loss += losses[i];
+    mgpu_history_add(&t->history, result->loss);
     if (++t->batch_in_epoch == mgpu_steps_per_epoch(t)) {
         result->epoch_ends = true;
         t->batch_in_epoch = 0;

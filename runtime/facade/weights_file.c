@@ -67,7 +67,8 @@ static void set_result(struct mgpu_weights_result *r, const struct mgpu_match *m
     r->left = mgpu_xcalloc((size_t)m->faults + 1, sizeof *r->left);
     for (r->lefts = 0; r->lefts < m->faults; r->lefts++) {
         const struct mgpu_match_fault *f = &m->fault[r->lefts];
-        r->left[r->lefts] = (struct mgpu_weights_left){f->kind, f->weight, mgpu_xstrdup(f->name),
+        int weight = f->variable < 0 ? -1 : m->model->variable[f->variable].weight;
+        r->left[r->lefts] = (struct mgpu_weights_left){f->kind, weight, mgpu_xstrdup(f->name),
                                                        mgpu_xstrdup(f->text)};
     }
 }

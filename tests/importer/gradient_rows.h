@@ -453,6 +453,11 @@ static const struct {
      "last, y = Scan(s, x) body=@body num_scan_inputs=1 scan_input_axes=[1] "
      "scan_input_directions=[1] scan_output_axes=[1]\n",
      0, 0},
+    {"opset 8\ninput s float 2 2\ninput x float 2 3 2\n"
+     "graph body {\ninput s float 2\ninput e float 2\nt = Mul(s, e)\no = Tanh(t)\noutput t\n"
+     "output o\n}\n"
+     "last, y = Scan(-, s, x) body=@body num_scan_inputs=1\n",
+     0, 0},
     {"input x float 2 2\ninput z float 1 2\ninit p int64 = 0\ns = SequenceConstruct(x, z)\n"
      "t = SequenceInsert(s, x, p)\nu = SequenceErase(t)\nv = SequenceAt(u, p)\n"
      "e = SequenceEmpty()\nw = SequenceInsert(e, v)\nq = SequenceInsert(w, z)\n"

@@ -309,7 +309,8 @@ static void check_batch_norm(const char *producer, struct mgpu_lower_options opt
     CHECK(!next[0] == !trains && !next[1] == !trains);
     CHECK(parameter(&b, "m")->role == MGPU_STATISTIC);
     if (trains) {
-        double d = 2 / sqrt(1.25), momentum = (double)0.9f;
+        double d = 2 / sqrt(1.25);
+        double momentum = strcmp(producer, "tf2onnx") ? (double)0.9f : 0.99; /* Keras's default */
         check_values(&b, value(&b, "y"), VALUES(1 - 1.5 * d, 1 - .5 * d, 1 + .5 * d, 1 + 1.5 * d));
         check_values(&b, next[0], VALUES(momentum * 10 + (1 - momentum) * mean));
         check_values(&b, next[1], VALUES(momentum * 4 + (1 - momentum) * variance));

@@ -261,6 +261,13 @@ static const struct row rows[] = {
      "-, y = Scan(s, x) body=@body num_scan_inputs=1 scan_input_directions=[1] "
      "scan_output_directions=[1]\n",
      Y(6, 5, 3)},
+    /* opset 8: each sample by itself, read from the other end */
+    {"opset 8\ninit x float 2 3 = 1 2 3 4 5 6\ninit s float 2 = 10 20\n"
+     "graph body {\ninput s float\ninput e float\nt = Add(s, e)\no = Identity(t)\noutput t\n"
+     "output o\n}\n"
+     "last, all = Scan(-, s, x) body=@body num_scan_inputs=1 directions=[1]\n"
+     "end = Unsqueeze(last) axes=[1]\ny = Concat(all, end) axis=1\n",
+     Y(13, 15, 16, 16, 26, 31, 35, 35)},
     /* sequences */
     {"opset 16\n" X3 "init at int64 = -1\ninit p int64 = 0\n"
      "s = SequenceConstruct(x, x)\nd = Neg(x)\nt = SequenceInsert(s, d, p)\n"

@@ -4,30 +4,9 @@
 #include "runtime/base/memory.h"
 #include "runtime/data/dataset.h"
 #include "runtime/facade/facade.h"
-#include "tests/support/tiny.h"
-#include "tests/test.h"
-
-#define WEIGHTS(list) list, (int)(sizeof(list) / sizeof *(list))
+#include "tests/reports/one_step.h"
 
 static const char *const devices[] = {"cpu:0", "cpu:0,cpu:1", "cpu:0,cpu:1,cpu:0"};
-
-static struct mgpu_options one_step(void)
-{
-    struct mgpu_options o = MGPU_OPTIONS;
-    o.optimizer = "sgd,lr=1";
-    o.loss = tiny_list("mse", NULL);
-    o.steps = 1;
-    o.shuffle = false;
-    o.devices = "cpu:0";
-    return o;
-}
-
-static void check_all(const double *got, const double *want, int count, const char *what)
-{
-    for (int i = 0; i < count; i++)
-        CHECK_(fabs(got[i] - want[i]) <= 1e-5 * fmax(1, fabs(want[i])), "%s[%d] is %.9g, not %g",
-               what, i, got[i], want[i]);
-}
 
 /* A model whose y, [1, ...], should be `y`, and the gradients of its weights for G. */
 struct row {

@@ -3,28 +3,7 @@
  * against Y - n/2 * G. */
 #include "importer/model.h"
 #include "runtime/base/memory.h"
-#include "tests/support/tiny.h"
-#include "tests/test.h"
-
-#define WEIGHTS(list) list, (int)(sizeof(list) / sizeof *(list))
-
-static struct mgpu_options one_step(void)
-{
-    struct mgpu_options o = MGPU_OPTIONS;
-    o.optimizer = "sgd,lr=1";
-    o.loss = tiny_list("mse", NULL);
-    o.steps = 1;
-    o.shuffle = false;
-    o.devices = "cpu:0";
-    return o;
-}
-
-static void check_all(const double *got, const double *want, int count, const char *what)
-{
-    for (int i = 0; i < count; i++)
-        CHECK_(fabs(got[i] - want[i]) <= 1e-5 * fmax(1, fabs(want[i])), "%s[%d] is %.9g, not %g",
-               what, i, got[i], want[i]);
-}
+#include "tests/reports/one_step.h"
 
 static char *report_of(const char *model, const struct mgpu_options *o)
 {

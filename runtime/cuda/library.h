@@ -9,8 +9,8 @@
  * nothing, does not synchronise, and may be captured. Results are those of the operator's record.
  *
  * Layouts. A value is plain row-major, or channels-last: its `block` is its number of channels
- * (graph.h: [N,C,S...] in blocks of C lies as [N,1,S...,C]). A node's operands that
- * mgpu_library_channels_last names must be one or the other, all alike.
+ * (graph.h: [N,C,S...] in blocks of C lies as [N,1,S...,C]). Those of a node's operands that
+ * mgpu_library_channels_last names must be all one or all the other; the rest is row-major.
  *
  * Types. Values are float, bfloat16 or float16; sums are taken in float. Statistics and gradients
  * of scales and shifts keep the types that the operator's record gives them.
@@ -40,9 +40,11 @@ void mgpu_library_close(struct mgpu_library *library);
 /* Whether there is code for such a node; a library may still have no engine for its sizes. */
 bool mgpu_library_accepts(const struct mgpu_node *node);
 
-/* Whether operand `i` (inputs, then outputs) of a node that is accepted is an image or a filter,
- * which is faster channels-last. */
-bool mgpu_library_channels_last(const struct mgpu_node *node, int i);
+/* Whether operand `i` (inputs, then outputs) of a node that is accepted should lie channels-last:
+ * images and filters whose products tensor cores take. In strict float cuDNN's engines are made for
+ * row-major ones. */
+bool mgpu_library_channels_last(const struct mgpu_library *library, const struct mgpu_node *node,
+                                int i);
 
 /* Makes the plans. MGPU_EUNSUPPORTED: no engine, with the library's words: another kernel must run
  * the node. The node must outlive the call. */
@@ -50,7 +52,7 @@ int mgpu_library_prepare(struct mgpu_library_call **out, struct mgpu_library *li
                          const struct mgpu_node *node);
 void mgpu_library_release(struct mgpu_library_call *call);
 
-/* Bytes of scratch on the GPU, of the candidate that is chosen. */
+/* Bytes of scratch on the GPU, on a 256-byte boundary. */
 int64_t mgpu_library_workspace(const struct mgpu_library_call *call);
 
 /* Submits it. operand[]: addresses on the GPU of inputs, then outputs, NULL where absent.
@@ -58,13 +60,12 @@ int64_t mgpu_library_workspace(const struct mgpu_library_call *call);
 int mgpu_library_run(struct mgpu_library_call *call, void *stream, void *const *operand,
                      void *workspace);
 
-/* Times the candidates, keeps the fastest for this call, and remembers it on disk for this node's
- * computation, GPU and library version. A call whose choice is remembered comes back at once.
- * `time` runs the call as it is set and gives milliseconds, or a negative code, which leaves that
- * candidate out. mgpu_library_most is the scratch that any candidate may want. */
+/* Times the candidates, keeps the fastest for this call, and remembers it on disk (cache.h) for
+ * this computation, kind of GPU and version of the libraries. What is remembered is prepared from
+ * the start, and not timed again. `time` runs the call as it is now (its workspace may have grown)
+ * and gives milliseconds, or a negative code, which leaves that candidate out. */
 int mgpu_library_tune(struct mgpu_library_call *call,
                       int (*time)(void *context, struct mgpu_library_call *call, double *ms),
                       void *context);
-int64_t mgpu_library_most(const struct mgpu_library_call *call);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ENGINES = 64 };
+enum { ENGINES = 64, ENOUGH = 8 };
 
 /* ---- Engines --------------------------------------------------------------------------------- */
 
@@ -116,7 +116,7 @@ int mgpu_cudnn_engines_find(struct mgpu_cudnn_engines *out, const struct mgpu_cu
 {
     *out = (struct mgpu_cudnn_engines){0};
     int rc = add_mode(out, g, CUDNN_HEUR_MODE_A, rules);
-    int fallback = add_mode(out, g, CUDNN_HEUR_MODE_FALLBACK, rules);
+    int fallback = out->count < ENOUGH ? add_mode(out, g, CUDNN_HEUR_MODE_FALLBACK, rules) : 0;
     if (out->count > 0)
         return 0;
     if (rc == 0 && fallback == 0)

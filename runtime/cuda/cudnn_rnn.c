@@ -10,7 +10,8 @@
  * The reserve is kept in the operator's where cuDNN's fits there (backward writes to it, and nobody
  * reads it after that); else backward runs forward again. cuDNN has no clip, peepholes, other
  * activations, or a GRU that resets before its product; and it takes sequence lengths from the
- * host, so that only whole sequences remain. */
+ * host, so that only whole sequences remain. Gradients of operands that are absent are not written:
+ * nobody can want them. */
 #include "runtime/base/status.h"
 #include "runtime/cuda/library_private.h"
 #include "runtime/ops/rnn.h"
@@ -20,7 +21,7 @@
 
 enum { X, W, R, B, LENGTHS, INITIAL_H, INITIAL_C, P, Y, RESERVE, DY, DY_H, DY_C };
 enum { OUT_Y, OUT_Y_H, OUT_Y_C, OUT_RESERVE };
-enum { DX, DW, DR, DB, D_INITIAL_H, D_INITIAL_C, DP };
+enum { DX, DW, DR, DB, D_INITIAL_H, D_INITIAL_C };
 enum { ALIGNMENT = 256 };
 
 /* Parts of the workspace. */
@@ -92,13 +93,6 @@ static bool whole_lengths(const struct mgpu_node *node)
     return whole;
 }
 
-/* A gradient of peepholes, or of a bias that is not there. */
-static bool wants_more(const struct mgpu_node *node)
-{
-    return node->op == &mgpu_op_rnn_grad &&
-           (output(node, DP) || (output(node, DB) && !input(node, B)));
-}
-
 static bool accepts(const struct mgpu_node *node)
 {
     const struct mgpu_rnn_attrs *a = node->attrs;
@@ -107,7 +101,7 @@ static bool accepts(const struct mgpu_node *node)
         return false;
     bool resets_after = a->kind != MGPU_GRU || a->linear_before_reset;
     bool like_cudnn = has_activations(a) && resets_after && a->clip == 0 && !a->input_forget;
-    return like_cudnn && !input(node, P) && whole_lengths(node) && !wants_more(node) &&
+    return like_cudnn && !input(node, P) && whole_lengths(node) &&
            mgpu_cudnn_has_type(node->input[X]->type, &type) && mgpu_value_count(node->input[X]) > 0;
 }
 
@@ -465,7 +459,8 @@ static int run_backward(const struct going *g)
                                             r->y, y, r->weights, scratch(g, D_WEIGHTS), r->work,
                                             scratch(g, WORK), r->reserve, reserve);
     MGPU_TRY(mgpu_cudnn_status(dnn, s, "cudnnRNNBackwardWeights_v8"));
-    return move_weights(g, scratch(g, D_WEIGHTS), out(g, DW), out(g, DR), out(g, DB), true);
+    return move_weights(g, scratch(g, D_WEIGHTS), out(g, DW), out(g, DR),
+                        r->bias ? out(g, DB) : NULL, true);
 }
 
 static int run(struct mgpu_library_call *call, void *stream, void *const *operand, void *workspace)

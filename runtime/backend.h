@@ -48,7 +48,8 @@ struct mgpu_kernel {
 };
 
 struct mgpu_backend {
-    const char *name; /* "ref", "cpu" */
+    const char *name;  /* "ref", "cpu" */
+    bool biases_apart; /* no kernel of it gives conv_grad_weight's second output */
 
     /* NULL-terminated lists of tables, each ended by a NULL op: for nodes whose operands are all
      * plain, and for those that have operands in blocks. */

@@ -24,6 +24,10 @@
  * parts. Fused nodes keep the origin of the last one; its type names all ("Add+Relu"). */
 void mgpu_fuse(struct mgpu_graph *g, const struct mgpu_backend *backend);
 
+/* Gradients of biases become nodes of their own, sums of dy: for a backend whose convolutions do
+ * not give them. Before all others. */
+int mgpu_biases_apart(struct mgpu_graph *g);
+
 /* ---- The parts ------------------------------------------------------------------------------- */
 
 void mgpu_settle_expressions(struct mgpu_graph *g);

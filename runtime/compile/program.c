@@ -380,6 +380,8 @@ static int build(struct compile *c, const struct mgpu_applied *applied)
 
 int mgpu_optimize(struct mgpu_graph *g, const struct mgpu_backend *backend)
 {
+    if (backend->biases_apart)
+        MGPU_TRY(mgpu_biases_apart(g));
     mgpu_fuse(g, backend);
     return mgpu_choose_layouts(g, backend);
 }

@@ -19,7 +19,10 @@
     F(cuDeviceGet)                                                                                 \
     F(cuDeviceGetName)                                                                             \
     F(cuDeviceGetAttribute)                                                                        \
-    F(cuGetErrorString)
+    F(cuGetErrorString)                                                                            \
+    F(cuMemcpyDtoDAsync)                                                                           \
+    F(cuMemcpy3DAsync)                                                                             \
+    F(cuMemsetD32Async)
 
 #define MGPU_CUDA_NVRTC(F)                                                                         \
     F(nvrtcVersion)                                                                                \
@@ -32,9 +35,51 @@
     F(nvrtcGetCUBIN)                                                                               \
     F(nvrtcDestroyProgram)
 
-#define MGPU_CUDA_LT(F) F(cublasLtGetVersion)
+#define MGPU_CUDA_LT(F)                                                                            \
+    F(cublasLtGetVersion)                                                                          \
+    F(cublasLtGetStatusString)                                                                     \
+    F(cublasLtCreate)                                                                              \
+    F(cublasLtDestroy)                                                                             \
+    F(cublasLtMatmulDescCreate)                                                                    \
+    F(cublasLtMatmulDescDestroy)                                                                   \
+    F(cublasLtMatmulDescSetAttribute)                                                              \
+    F(cublasLtMatrixLayoutCreate)                                                                  \
+    F(cublasLtMatrixLayoutDestroy)                                                                 \
+    F(cublasLtMatrixLayoutSetAttribute)                                                            \
+    F(cublasLtMatmulPreferenceCreate)                                                              \
+    F(cublasLtMatmulPreferenceDestroy)                                                             \
+    F(cublasLtMatmulPreferenceSetAttribute)                                                        \
+    F(cublasLtMatmulAlgoGetHeuristic)                                                              \
+    F(cublasLtMatmul)
 
-#define MGPU_CUDA_DNN(F) F(cudnnGetVersion)
+#define MGPU_CUDA_DNN(F)                                                                           \
+    F(cudnnGetVersion)                                                                             \
+    F(cudnnGetErrorString)                                                                         \
+    F(cudnnGetLastErrorString)                                                                     \
+    F(cudnnCreate)                                                                                 \
+    F(cudnnDestroy)                                                                                \
+    F(cudnnSetStream)                                                                              \
+    F(cudnnBackendCreateDescriptor)                                                                \
+    F(cudnnBackendDestroyDescriptor)                                                               \
+    F(cudnnBackendSetAttribute)                                                                    \
+    F(cudnnBackendGetAttribute)                                                                    \
+    F(cudnnBackendFinalize)                                                                        \
+    F(cudnnBackendExecute)                                                                         \
+    F(cudnnCreateTensorDescriptor)                                                                 \
+    F(cudnnDestroyTensorDescriptor)                                                                \
+    F(cudnnSetTensorNdDescriptor)                                                                  \
+    F(cudnnCreateRNNDescriptor)                                                                    \
+    F(cudnnDestroyRNNDescriptor)                                                                   \
+    F(cudnnSetRNNDescriptor_v8)                                                                    \
+    F(cudnnCreateRNNDataDescriptor)                                                                \
+    F(cudnnDestroyRNNDataDescriptor)                                                               \
+    F(cudnnSetRNNDataDescriptor)                                                                   \
+    F(cudnnGetRNNTempSpaceSizes)                                                                   \
+    F(cudnnGetRNNWeightSpaceSize)                                                                  \
+    F(cudnnGetRNNWeightParams)                                                                     \
+    F(cudnnRNNForward)                                                                             \
+    F(cudnnRNNBackwardData_v8)                                                                     \
+    F(cudnnRNNBackwardWeights_v8)
 
 #define MGPU_CUDA_MEMBER(f) __typeof__(&f) f;
 

@@ -5,8 +5,10 @@
 #include "runtime/graph/gradient.h"
 #include "runtime/ops/build.h"
 #include "runtime/ops/comm.h"
+#include "runtime/ops/conv.h"
 #include "runtime/ops/normalize.h"
 #include "runtime/ops/pointwise.h"
+#include "runtime/ops/reduce.h"
 #include "runtime/ref/ref.h"
 #include "tests/ops/run_graph.h"
 #include "tests/test.h"
@@ -362,6 +364,34 @@ static struct mgpu_value *all_reduce(struct mgpu_graph *g, struct mgpu_value *v)
 
 /* Terms that are reduced in place have memory of their own, and who reads what is reduced stays
  * before it. */
+/* The gradient of a bias becomes a sum of its own; a convolution without one stays. */
+static void test_biases(void)
+{
+    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
+    const struct mgpu_conv_attrs attrs = {
+        .spatial = 1, .stride = {1}, .dilation = {1}, .before = {1}, .after = {1}, .group = 1};
+    struct mgpu_dim image[] = {mgpu_dim_const(2), mgpu_dim_const(3), mgpu_dim_const(4)};
+    struct mgpu_dim filter[] = {mgpu_dim_const(3), mgpu_dim_const(3), mgpu_dim_const(3)};
+    struct mgpu_value *x = mgpu_graph_input(g, "x", MGPU_DOUBLE, 3, image), *y;
+    struct mgpu_value *in[] = {x, mgpu_graph_parameter(g, "w", MGPU_WEIGHT, MGPU_DOUBLE, 3, filter),
+                               mgpu_graph_parameter(g, "b", MGPU_WEIGHT, MGPU_DOUBLE, 1, filter)};
+    struct mgpu_value *plain[] = {
+        NULL, mgpu_graph_parameter(g, "v", MGPU_WEIGHT, MGPU_DOUBLE, 3, filter)};
+    double before[4096], after[4096];
+    CHECK_OK(mgpu_graph_node(g, &mgpu_op_conv, &attrs, 3, in, 1, &plain[0]));
+    CHECK_OK(mgpu_graph_node(g, &mgpu_op_conv, &attrs, 2, plain, 1, &y));
+    struct mgpu_value *loss = mgpu_reduce(g, MGPU_REDUCE_SUM, mgpu_mul(g, y, y), 7, false);
+    CHECK_OK(mgpu_gradient(g, loss, false));
+    int n = evaluate(g, before), sums = count_of(g, &mgpu_op_reduce);
+    CHECK_OK(mgpu_biases_apart(g));
+    CHECK(count_of(g, &mgpu_op_reduce) == sums + 1);
+    CHECK(g->parameters[1].gradient->producer->op == &mgpu_op_reduce);
+    CHECK(count_of(g, &mgpu_op_conv_grad_weight) == 2 && evaluate(g, after) == n);
+    for (int i = 0; i < n; i++)
+        CHECK_NEAR(after[i], before[i], 1e-12);
+    mgpu_graph_free(g);
+}
+
 static void test_communication(void)
 {
     struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
@@ -476,6 +506,7 @@ int main(void)
     test_share_passes();
     test_outputs();
     test_norms();
+    test_biases();
     test_communication();
     test_send();
     test_roles();

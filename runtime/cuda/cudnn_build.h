@@ -1,0 +1,22 @@
+/* Core operators as graphs of cuDNN's. */
+#ifndef MGPU_CUDA_CUDNN_BUILD_H
+#define MGPU_CUDA_CUDNN_BUILD_H
+
+#include "runtime/cuda/cudnn_graph.h"
+
+/* How an operator becomes a graph. */
+struct mgpu_cudnn_builder {
+    const char *op;                                /* the operator's name */
+    bool (*accepts)(const struct mgpu_node *node); /* NULL: any */
+    void (*build)(struct mgpu_cudnn_graph *g, const struct mgpu_node *node);
+};
+
+/* Tables that end with a NULL op. */
+extern const struct mgpu_cudnn_builder mgpu_cudnn_conv[];
+
+/* The operation y = mode(x, b). */
+void mgpu_cudnn_pointwise(struct mgpu_cudnn_graph *g, cudnnPointwiseMode_t mode,
+                          cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
+                          cudnnBackendDescriptor_t y);
+
+#endif

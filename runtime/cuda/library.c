@@ -1,0 +1,186 @@
+#include "runtime/cuda/library_private.h"
+
+#include "runtime/base/status.h"
+#include "runtime/cuda/cache.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct mgpu_library_family *const families[] = {&mgpu_library_cudnn, &mgpu_library_rnn,
+                                                             &mgpu_library_matmul, NULL};
+
+const struct mgpu_value *mgpu_library_operand(const struct mgpu_node *node, int i)
+{
+    return i < node->inputs ? node->input[i] : node->output[i - node->inputs];
+}
+
+/* ---- The libraries --------------------------------------------------------------------------- */
+
+static int open_lt(struct mgpu_library *l)
+{
+    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_lt(&l->lt), "no cuBLASLt"));
+    if (l->options.properties)
+        return 0;
+    cublasStatus_t s = l->lt.cublasLtCreate(&l->lt_handle);
+    return s == CUBLAS_STATUS_SUCCESS ? 0
+                                      : mgpu_fail(MGPU_EDEVICE, "cuBLASLt does not start: %s",
+                                                  l->lt.cublasLtGetStatusString(s));
+}
+
+int mgpu_library_open(struct mgpu_library **out, const struct mgpu_library_options *options)
+{
+    struct mgpu_library *l = mgpu_xcalloc(1, sizeof *l);
+    l->options = *options;
+    int rc = options->properties ? 0 : mgpu_cuda_load_driver(&l->driver);
+    if (rc == 0)
+        rc = mgpu_cudnn_open(&l->dnn, options->properties);
+    if (rc == 0)
+        rc = open_lt(l);
+    if (rc < 0) {
+        mgpu_library_close(l);
+        l = NULL;
+    }
+    *out = l;
+    return rc;
+}
+
+void mgpu_library_close(struct mgpu_library *l)
+{
+    if (!l)
+        return;
+    if (l->lt_handle)
+        l->lt.cublasLtDestroy(l->lt_handle);
+    mgpu_cudnn_close(&l->dnn);
+    free(l);
+}
+
+/* ---- Nodes ----------------------------------------------------------------------------------- */
+
+/* Row-major, or all channels together: what libraries know. */
+static bool knows_layouts(const struct mgpu_node *node)
+{
+    for (int i = 0; i < node->inputs + node->outputs; i++) {
+        const struct mgpu_value *v = mgpu_library_operand(node, i);
+        if (v && v->block && v->block != v->dims[1].value)
+            return false;
+    }
+    return true;
+}
+
+static const struct mgpu_library_family *family_of(const struct mgpu_node *node)
+{
+    for (int f = 0; families[f]; f++)
+        if (families[f]->accepts(node))
+            return families[f];
+    return NULL;
+}
+
+bool mgpu_library_accepts(const struct mgpu_node *node)
+{
+    return knows_layouts(node) && family_of(node) != NULL;
+}
+
+bool mgpu_library_channels_last(const struct mgpu_library *l, const struct mgpu_node *node, int i)
+{
+    const struct mgpu_library_family *family = family_of(node);
+    const struct mgpu_value *v = mgpu_library_operand(node, i);
+    return v && family && family->is_image && family->is_image(node, i) &&
+           (v->type != MGPU_FLOAT || l->options.tf32);
+}
+
+int mgpu_library_prepare(struct mgpu_library_call **out, struct mgpu_library *library,
+                         const struct mgpu_node *node)
+{
+    struct mgpu_library_call *call = mgpu_xcalloc(1, sizeof *call);
+    char text[MGPU_VALUE_TEXT];
+    *call = (struct mgpu_library_call){library, node, family_of(node), NULL, 0};
+    int rc = call->family->prepare(call);
+    int64_t limit = library->options.workspace;
+    if (rc == 0 && limit > 0 && call->workspace > limit)
+        rc = mgpu_fail(MGPU_EUNSUPPORTED, "%lld bytes of workspace are more than the limit of %lld",
+                       (long long)call->workspace, (long long)limit);
+    if (rc < 0) {
+        mgpu_library_release(call);
+        call = NULL;
+    }
+    *out = call;
+    return mgpu_prefix(rc, "%s: %s", mgpu_origin_text(text, &node->origin), node->op->name);
+}
+
+void mgpu_library_release(struct mgpu_library_call *call)
+{
+    if (!call)
+        return;
+    if (call->state)
+        call->family->release(call);
+    free(call);
+}
+
+int64_t mgpu_library_workspace(const struct mgpu_library_call *call)
+{
+    return call->workspace;
+}
+
+int mgpu_library_run(struct mgpu_library_call *call, void *stream, void *const *operand,
+                     void *workspace)
+{
+    char text[MGPU_VALUE_TEXT];
+    return mgpu_prefix(call->family->run(call, stream, operand, workspace), "%s: %s",
+                       mgpu_origin_text(text, &call->node->origin), call->node->op->name);
+}
+
+/* ---- Choices --------------------------------------------------------------------------------- */
+
+/* What a choice depends on besides the computation. */
+static char *key_of(const struct mgpu_library *l)
+{
+    char key[512];
+    const struct mgpu_library_options *o = &l->options;
+    snprintf(key, sizeof key, "%s, cuBLASLt %zu, tf32 %d exact %d deterministic %d workspace %lld",
+             l->dnn.key, l->lt.cublasLtGetVersion(), o->tf32, o->exact, o->deterministic,
+             (long long)o->workspace);
+    return mgpu_xstrdup(key);
+}
+
+int mgpu_library_remembered(const struct mgpu_library *l, const char *words)
+{
+    void *data;
+    size_t size;
+    char *key = key_of(l);
+    bool found = mgpu_cache_read(key, words, &data, &size);
+    free(key);
+    if (!found)
+        return -1;
+    int candidate = atoi(data);
+    free(data);
+    return candidate;
+}
+
+static void remember(const struct mgpu_library *l, const char *words, int candidate)
+{
+    char *key = key_of(l), text[16];
+    snprintf(text, sizeof text, "%d", candidate);
+    mgpu_cache_write(key, words, text, strlen(text) + 1);
+    free(key);
+}
+
+int mgpu_library_tune(struct mgpu_library_call *call,
+                      int (*time)(void *context, struct mgpu_library_call *call, double *ms),
+                      void *context)
+{
+    const struct mgpu_library_family *family = call->family;
+    int best = -1;
+    double least = INFINITY, ms;
+    if (!family->words || mgpu_library_remembered(call->library, family->words(call)) >= 0)
+        return 0;
+    for (int i = 0; i < family->candidates(call); i++)
+        if (family->choose(call, i) == 0 && time(context, call, &ms) == 0 && ms < least) {
+            least = ms;
+            best = i;
+        }
+    if (best < 0)
+        return mgpu_fail(MGPU_EUNSUPPORTED, "no candidate runs: %s", mgpu_error());
+    remember(call->library, family->words(call), best);
+    return family->choose(call, best);
+}

@@ -149,6 +149,16 @@ static void list_legacy(struct mgpu_framework_arrays *a, const struct mgpu_keras
             }
 }
 
+/* PyTorch's stacked layers have one path: that is no name for either. */
+static bool has_own_path(const struct mgpu_keras_tree *t, int layer)
+{
+    const struct mgpu_variable_layer *l = t->variables->layer;
+    for (int i = 0; i < t->variables->layers; i++)
+        if (t->of[i] != t->of[layer] && !strcmp(l[i].path, l[layer].path))
+            return false;
+    return true;
+}
+
 static void list_store(struct mgpu_framework_arrays *a, const struct mgpu_keras_tree *t)
 {
     const struct mgpu_variables *v = a->variables;
@@ -158,7 +168,9 @@ static void list_store(struct mgpu_framework_arrays *a, const struct mgpu_keras_
         index = i && layer == v->variable[i - 1].layer ? index + 1 : 0;
         const char *name = plain_name(a, i, root), *slash = strrchr(name, '/');
         add(a, mgpu_arena_format(a->arena, "%s/%d", mgpu_keras_tree_group(t, layer), index),
-            slash ? mgpu_arena_format(a->arena, "%.*s", (int)(slash - name), name) : NULL,
+            slash && has_own_path(t, layer)
+                ? mgpu_arena_format(a->arena, "%.*s", (int)(slash - name), name)
+                : NULL,
             from_variable(v, i));
     }
 }
@@ -363,10 +375,9 @@ int mgpu_framework_arrays_fill(struct mgpu_framework_arrays *a,
         rounded += tail == MGPU_TAIL_ROUNDED;
     }
     if (added)
-        mgpu_note("%d recurrent biases are sums: the graph has two halves, Keras has one (%s)",
-                  added,
-                  rounded ? "rounded: coming back, a half is the sum and the other zero"
-                          : "exact; coming back, a half is the sum and the other zero");
+        mgpu_note("%d recurrent bias%s the sum of the graph's two halves, as Keras has one (%s); "
+                  "coming back, one half is the sum and the other is zero",
+                  added, added == 1 ? " is" : "es are each", rounded ? "rounded" : "exact");
     return 0;
 }
 

@@ -1,7 +1,6 @@
 #include "exporter/keras_tree.h"
 
 #include "exporter/keras_layers.h"
-#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 
 #include <stdio.h>
@@ -34,36 +33,52 @@ static size_t outer_part(const struct mgpu_variables *v, const char *path)
     return path[n] && (v->renumbered || holder_called(v, path, n) < HOLDERS) ? n : 0;
 }
 
-static int add_object(struct mgpu_keras_tree *t, struct mgpu_names *known, int parent,
-                      const char *name, int layer)
+static int add_object(struct mgpu_keras_tree *t, int parent, const char *name, int layer)
 {
-    const char *key = mgpu_arena_format(t->variables->arena, "%d/%s", parent, name);
-    const void *at = mgpu_names_get(known, key);
-    int i = at ? (int)((const struct mgpu_keras_object *)at - t->object) : t->count++;
-    if (!at)
-        t->object[i] = (struct mgpu_keras_object){
-            .name = name, .class_name = "", .parent = parent, .first = layer};
-    mgpu_names_set(known, key, &t->object[i]);
+    t->object[t->count] = (struct mgpu_keras_object){
+        .name = name, .class_name = "", .parent = parent, .first = layer, .last = layer};
+    return t->count++;
+}
+
+/* The object called so, or -1. A layer that PyTorch stacks has the path of those below it: only
+ * what holds others is known by its name. */
+static int find_object(const struct mgpu_keras_tree *t, int parent, const char *name, bool holds)
+{
+    for (int i = t->count - 1; i >= 0; i--)
+        if (t->object[i].parent == parent && !strcmp(t->object[i].name, name))
+            return holds || t->object[i].holds ? i : -1;
+    return -1;
+}
+
+static int add_holder(struct mgpu_keras_tree *t, int parent, const char *path, size_t n, int layer)
+{
+    const struct mgpu_variables *v = t->variables;
+    const char *name = mgpu_arena_format(v->arena, "%.*s", (int)n, path);
+    int known = holder_called(v, path, n), i = find_object(t, parent, name, true);
+    if (i < 0)
+        i = add_object(t, parent, name, layer);
+    t->object[i].holds = true;
+    t->object[i].class_name = known < HOLDERS ? holders[known][1] : "";
     t->object[i].last = layer;
     return i;
 }
 
-static void add_layer(struct mgpu_keras_tree *t, struct mgpu_names *known, int layer, size_t root)
+static void add_layer(struct mgpu_keras_tree *t, int layer, size_t root)
 {
     const struct mgpu_variables *v = t->variables;
     const struct mgpu_variable_layer *l = &v->layer[layer];
     const char *path = mgpu_variable_layer_name(v, layer, root);
     int parent = -1;
-    for (size_t n; (n = outer_part(v, path)); path += n + 1) {
-        int holder = holder_called(v, path, n);
-        parent =
-            add_object(t, known, parent, mgpu_arena_format(v->arena, "%.*s", (int)n, path), layer);
-        t->object[parent].class_name = holder < HOLDERS ? holders[holder][1] : "";
-        t->object[parent].holds = true;
-    }
-    int own = t->of[layer] = add_object(t, known, parent, path, layer);
-    if (!t->object[own].holds)
+    for (size_t n; (n = outer_part(v, path)); path += n + 1)
+        parent = add_holder(t, parent, path, n, layer);
+    bool second = layer && l->direction && l->node == l[-1].node;
+    int own = second ? t->of[layer - 1] : find_object(t, parent, path, false);
+    if (own < 0) {
+        own = add_object(t, parent, path, layer);
         t->object[own].class_name = l->direction ? "bidirectional" : l->class_name;
+    }
+    t->of[layer] = own;
+    t->object[own].last = layer;
     if (strchr(path, '/'))
         t->slash = l->path;
 }
@@ -91,13 +106,12 @@ static int count_parts(const struct mgpu_variables *v)
 struct mgpu_keras_tree *mgpu_keras_tree_new(const struct mgpu_variables *v)
 {
     struct mgpu_keras_tree *t = MGPU_NEW(v->arena, struct mgpu_keras_tree);
-    struct mgpu_names *known = mgpu_names_new(v->arena);
     size_t root = mgpu_variables_root(v);
     t->variables = v;
     t->object = MGPU_NEW_ARRAY(v->arena, struct mgpu_keras_object, count_parts(v));
     t->of = MGPU_NEW_ARRAY(v->arena, int, v->layers + 1);
     for (int i = 0; i < v->layers; i++)
-        add_layer(t, known, i, root);
+        add_layer(t, i, root);
     number_objects(t);
     return t;
 }

@@ -153,7 +153,7 @@ static const char *why_left(const struct mgpu_match *m, const struct mgpu_layers
     if (is_dropped_bias(m, f, tensor))
         return "has no place: its layer has no bias in the model (an exporter leaves out biases of "
                "zero; mgpu-train --add-bias puts them back)";
-    if (l && l->of < 0 && is_normalisation(m->file, l) && any_folded(m->model))
+    if (is_normalisation(m->file, l) && any_folded(m->model))
         return "has no place: the exporter folded batch normalisations into other weights (an "
                "export in training form keeps them)";
     return "has no place in the model";

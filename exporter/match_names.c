@@ -127,6 +127,25 @@ static size_t first_part(const char *path)
     return path[n] ? n + 1 : 0;
 }
 
+/* The part of the name that the root of one part was. */
+static const char *in_quotes(const struct naming *n, const char *path)
+{
+    return mgpu_arena_format(n->m->arena, "'%.*s'", (int)first_part(path) - 1, path);
+}
+
+static void tell_rivals(struct naming *n, const char *a, const char *b)
+{
+    const char *why =
+        mgpu_arena_format(n->m->arena, "is of one of two models, %s and %s: --map tells which",
+                          in_quotes(n, a), in_quotes(n, b));
+    for (int i = 0; i < n->file->count; i++) {
+        const struct mgpu_file_layer *l = &n->file->layer[i];
+        bool either = !strncmp(l->path, a, first_part(a)) || !strncmp(l->path, b, first_part(b));
+        for (int k = 0; k < l->tensors && either; k++)
+            n->m->why[l->tensor[k]] = why;
+    }
+}
+
 static int beginning_with(const struct mgpu_layers *f, const char *root, size_t size)
 {
     int n = 0;
@@ -135,41 +154,68 @@ static int beginning_with(const struct mgpu_layers *f, const char *root, size_t 
     return n;
 }
 
-/* One part longer: what all have that have the root, or, of the first part, more than half of the
- * layers: beside a model, Lightning's files hold losses and metrics. "module" is a wrapper only
- * where all have it. False: there is no such part. */
+/* One part longer, where all layers go on with it that have the root so far. */
 static bool longer_root(struct naming *n)
 {
-    const struct mgpu_layers *f = n->file;
-    int least = n->root_size ? beginning_with(f, n->root, n->root_size) : f->count / 2 + 1;
-    for (int i = 0; i < f->count; i++) {
-        const char *path = f->layer[i].path;
-        size_t more = has_root(n, path) ? first_part(path + n->root_size) : 0;
-        int count = more ? beginning_with(f, path, n->root_size + more) : 0;
-        bool module = more == 7 && !n->root_size && !strncmp(path, "module/", 7);
-        if (count < (module ? f->count : least))
-            continue;
-        n->root = path;
-        n->root_size += more;
-        return true;
-    }
-    return false;
+    size_t more = first_part(n->root + n->root_size), size = n->root_size + more;
+    if (!more ||
+        beginning_with(n->file, n->root, size) < beginning_with(n->file, n->root, n->root_size))
+        return false;
+    n->root_size = size;
+    return true;
 }
 
-/* Counts with the root that most layers match with; the shortest of several such. */
-static int best_root(struct naming *n)
+struct best_root {
+    const char *root;
+    size_t size;
+    int most;          /* layers that match with it */
+    const char *rival; /* another one, with which as many do; or NULL */
+};
+
+/* A root of one part, and longer ones below it. */
+static void try_root(struct naming *n, struct best_root *best, const char *path)
 {
-    struct naming best = *n;
-    int most = named_layers(n);
-    while (most < n->file->count && longer_root(n)) {
+    n->root = path;
+    n->root_size = first_part(path);
+    do {
         int count = named_layers(n);
-        if (count > most) {
-            best = *n;
-            most = count;
+        if (count > best->most)
+            *best = (struct best_root){path, n->root_size, count, NULL};
+        else if (count == best->most && best->size && strncmp(path, best->root, first_part(path)))
+            best->rival = path;
+    } while (longer_root(n));
+}
+
+/* Whether the layer's first part is worth a try as a root: not tried before, and in front of as
+ * many layers as match already. "module" is a wrapper only where all have it. */
+static bool may_be_root(const struct mgpu_layers *f, int layer, int most)
+{
+    const char *path = f->layer[layer].path;
+    size_t n = first_part(path);
+    int count = n ? beginning_with(f, path, n) : 0;
+    for (int i = 0; i < layer && n; i++)
+        if (!strncmp(f->layer[i].path, path, n))
+            return false;
+    return count > 0 && count >= most && (strncmp(path, "module/", 7) || count == f->count);
+}
+
+/* The root that most layers match with: beside a model, a file may hold a second one, losses and
+ * metrics. Where two do as well, none is taken. */
+static void find_root(struct naming *n)
+{
+    enum { TRIED_MOST = 16 };
+    const struct mgpu_layers *f = n->file;
+    struct best_root best = {.root = "", .most = named_layers(n)};
+    int tried = 0;
+    for (int i = 0; i < f->count && best.most < f->count && tried < TRIED_MOST; i++)
+        if (may_be_root(f, i, best.most)) {
+            try_root(n, &best, f->layer[i].path);
+            tried++;
         }
-    }
-    *n = best;
-    return named_layers(n);
+    n->root = best.rival ? "" : best.root;
+    n->root_size = best.rival ? 0 : best.size;
+    if (best.rival)
+        tell_rivals(n, best.root, best.rival);
 }
 
 /* Only PyTorch's users look for it: in Keras it is the model's own name. */
@@ -189,7 +235,8 @@ static void tell_root(const struct naming *n)
 void mgpu_match_names(struct mgpu_match *m, struct mgpu_layers *f)
 {
     struct naming n = {.m = m, .file = f, .model_root = mgpu_variables_root(m->model), .root = ""};
-    int plain = best_root(&n);
+    find_root(&n);
+    int plain = named_layers(&n);
     if (m->file->renumbered && plain < f->count) {
         n.strip = true;
         n.strip = named_layers(&n) > plain;

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""check_frameworks.py BUILD CHECKPOINTS CASES {keras3,tf_keras,torch,h5py}: what we write, loaded by those who would use it.
+"""check_frameworks.py BUILD CHECKPOINTS CASES {keras3,tf_keras,keras3_inside,tf_keras_inside,torch,h5py}: what we write, loaded by those who would use it.
 
 CHECKPOINTS: folders with model.onnx, forward.h5 and an architecture (keras3.keras, tfkeras2.15.model.h5); CASES: tests/cases. Each
 line: what was written, by which call it was loaded, and the largest difference of the predictions from ONNX Runtime's (h5py: from
-the arrays themselves). Run it with a Python that has the framework; frameworks.txt holds the last results."""
+the arrays themselves; *_inside, models in models, which need tf2onnx: from Keras's own). Run it with a Python that has the framework; frameworks.txt holds the last results."""
 import os, subprocess, sys, tempfile
 import numpy as np
 
@@ -95,6 +95,93 @@ def tf_keras(build, checkpoints, temp):
         report("%s: trained.h5" % name, "tf_keras %s load_weights" % k.__version__, [model.predict(order(model, inputs), verbose=0)], want)
 
 
+def models_inside(k):
+    """Models in models, and layers around layers."""
+    L, M, S = k.layers, k.Model, k.Sequential
+
+    def convs(**name):
+        i = L.Input((6, 6, 2))
+        return M(i, L.Conv2D(4, 3)(L.Conv2D(3, 3)(i)), **name)
+
+    def denses(**name):
+        return S([L.Input((4,)), L.Dense(5, activation="relu"), L.Dense(5)], **name)
+
+    def on_top(inner, *more):
+        i = L.Input((6, 6, 2))
+        x = L.GlobalAveragePooling2D()(inner(i))
+        for m in more:
+            x = m(x)
+        return M(i, L.Dense(2)(x))
+
+    def twice(inner):
+        a, b = L.Input((4,)), L.Input((4,))
+        return M([a, b], L.Dense(2)(L.Concatenate()([inner(a), inner(b)])))
+
+    def on_vector(*more):
+        i = x = L.Input((4,))
+        for m in more:
+            x = m(x)
+        return M(i, x)
+
+    def deep():
+        i = L.Input((6, 6, 2))
+        return on_top_of(M(i, L.Dense(5)(L.GlobalAveragePooling2D()(convs()(i)))))
+
+    def on_top_of(middle):
+        i = L.Input((6, 6, 2))
+        return M(i, L.Dense(2)(middle(i)))
+
+    def recurrent():
+        i = L.Input((7, 4))
+        return M(i, L.Dense(2)(S([L.Input((7, 4)), L.Bidirectional(L.LSTM(3, return_sequences=True)), L.LSTM(5)])(i)))
+
+    def each():
+        i = L.Input((5, 4))
+        return M(i, L.Dense(2)(L.TimeDistributed(L.Dense(3))(i)))
+
+    return {"Functional": lambda: on_top(convs()), "Functional, Sequential": lambda: on_top(convs(), denses()),
+            "models in Sequential": lambda: S([L.Input((6, 6, 2)), convs(), L.GlobalAveragePooling2D(), denses(), L.Dense(3)]),
+            "three deep": deep, "used twice": lambda: twice(denses()), "between layers": lambda: on_vector(L.Dense(4), denses(), L.Dense(4)),
+            "two alike": lambda: on_vector(denses(), L.Dense(4), denses()), "LSTM": recurrent,
+            "own name": lambda: on_top(convs(name="encoder")), "TimeDistributed": each}
+
+
+def inside(build, temp, k, export, version):
+    rng = np.random.RandomState(3)
+    for name, make in models_inside(k).items():
+        k.backend.clear_session()
+        model, onnx, like = make(), os.path.join(temp, "model.onnx"), {e: os.path.join(temp, "like" + e) for e in (".weights.h5", ".h5")}
+        model.set_weights([rng.uniform(-.5, .5, w.shape) for w in model.get_weights()])
+        x = [rng.rand(3, *t.shape[1:]).astype("f") for t in model.inputs]
+        x = x if len(x) > 1 else x[0]
+        want = np.asarray(model(x))
+        model.save_weights(like[".weights.h5"])
+        model.save(like[".h5"])
+        export(model, onnx)
+        for e in like:
+            out = os.path.join(temp, "ours" + e)
+            how, r = "", subprocess.run([os.path.join(build, "mgpu-convert"), onnx, out], capture_output=True, text=True)
+            told = "names with '/'" in r.stderr
+            if r.returncode or told:
+                assert told or "--like" in r.stderr, r.stderr
+                how = ", like (%s)" % ("told" if told else "asked for")
+                run(build, "mgpu-convert", onnx, out, "--like", like[e])
+            k.backend.clear_session()
+            model = blank(make())
+            model.load_weights(out)
+            report("inside, %s: ours%s%s" % (name, e, how), version + " load_weights", [np.asarray(model(x))], [want])
+
+
+def keras3_inside(build, checkpoints, temp):
+    import keras as k
+    inside(build, temp, k, lambda m, path: m.export(path, format="onnx", verbose=False), "Keras " + k.__version__)
+
+
+def tf_keras_inside(build, checkpoints, temp):
+    import tf2onnx, tf_keras as k
+    inside(build, temp, k, lambda m, path: tf2onnx.convert.from_keras(m, opset=17, output_path=path), "tf_keras " + k.__version__)
+
+
 def torch_models():
     from torch import nn
     import torch
@@ -156,7 +243,7 @@ def h5py(build, checkpoints, temp):
 def main():
     build, checkpoints, cases, which = sys.argv[1:]
     with tempfile.TemporaryDirectory() as temp:
-        {"keras3": keras3, "tf_keras": tf_keras, "torch": torch, "h5py": h5py}[which](build, cases if which == "torch" else checkpoints, temp)
+        {"keras3": keras3, "tf_keras": tf_keras, "keras3_inside": keras3_inside, "tf_keras_inside": tf_keras_inside, "torch": torch, "h5py": h5py}[which](build, cases if which == "torch" else checkpoints, temp)
     return 0 if worst <= LIMIT else 1
 
 

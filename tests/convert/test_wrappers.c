@@ -98,6 +98,15 @@ static void test_foreign(void)
     /* "module." goes from all names or from none */
     put(NAMES("module.fc.weight", "module.out.weight", "loss_fn.weight"), 2);
     CHECK_FAILS(weights_convert(line, file, out, &partial), "0 of 3 tensors");
+    /* of two models as good as each other none is taken; of two others the better one is */
+    put(NAMES("model.fc.weight", "model.out.weight", "ema.fc.weight", "ema.out.weight"), 2);
+    CHECK_FAILS(weights_convert(line, file, out, &partial),
+                "'ema.fc.weight' [2,2] is of one of two models, 'ema' and 'model'");
+    put(NAMES("critic.fc.weight", "critic.a.weight", "critic.b.weight", "actor.module.fc.weight",
+              "actor.module.out.weight"),
+        2);
+    CHECK_OK(weights_convert(line, file, out, &partial));
+    CHECK_(!strcmp(line, "2 of 5 tensors, prefix actor.module. removed\n"), "%s", line);
     /* two names that would become one stay as they are */
     put(NAMES("fc.weight", "fc._orig_mod.weight", "out.weight"), 2);
     CHECK_FAILS(weights_convert(line, file, out, &o), "'fc._orig_mod.weight'");

@@ -1,0 +1,224 @@
+/* Models inside models, and biases of two halves: where a Keras file has what the graph has, and
+ * what is refused because the graph does not tell. The layouts are those that Keras 3.15 and
+ * tf_keras 2.21 load (frameworks.txt). */
+#include "exporter/checkpoint.h"
+#include "tests/convert/weights_check.h"
+#include "tests/support/make_onnx.h"
+#include "tests/support/tiny.h"
+#include "tests/test.h"
+
+static char line[256], told[1024];
+static const char *model, *store, *legacy, *back;
+
+static void listen(void *context, const char *text)
+{
+    (void)context;
+    snprintf(told, sizeof told, "%s", text);
+}
+
+static int convert(const char *out, bool by_order)
+{
+    const struct mgpu_convert_options o = {.by_order = by_order};
+    *told = 0;
+    return weights_convert(line, model, out, &o);
+}
+
+/* The names in the file, in its order, each with a blank behind it. */
+static const char *names_in(const char *path)
+{
+    static char text[1024];
+    struct mgpu_checkpoint *c;
+    *text = 0;
+    if (mgpu_checkpoint_open(&c, path, false) < 0)
+        return mgpu_error();
+    for (int i = 0; i < c->count; i++) {
+        size_t n = strlen(text);
+        snprintf(text + n, sizeof text - n, "%s%s%s ", c->tensor[i].group,
+                 *c->tensor[i].name == '/' ? "" : ":", strrchr(c->tensor[i].name, '/') + 1);
+    }
+    mgpu_checkpoint_close(c);
+    return text;
+}
+
+#define CHECK_NAMES(path, want) CHECK_(!strcmp(names_in(path), want), "%s", names_in(path))
+
+static void check_back(const char *path)
+{
+    const struct mgpu_convert_options into = {.model = model};
+    CHECK_OK(weights_convert(line, path, back, &into));
+    CHECK(weights_differ(back, model, 0) == 0);
+}
+
+/* ---- Models inside --------------------------------------------------------------------------- */
+
+/* Four layers of one class in a chain. */
+static void make_chain(const char *const *names)
+{
+    char text[2048] = "producer tf2onnx\ninput h0 float N 4\n";
+    for (int i = 0; i < 4; i++) {
+        size_t n = strlen(text);
+        snprintf(text + n, sizeof text - n,
+                 "init %s/ReadVariableOp:0 float 4 4 = normal 0.%d\n"
+                 "h%d = MatMul(h%d, %s/ReadVariableOp:0)\n",
+                 names[i], i + 1, i + 1, i, names[i]);
+    }
+    size_t n = strlen(text);
+    snprintf(text + n, sizeof text - n, "output h4 float N 4\n");
+    make_onnx_file(model, text);
+}
+
+#define CHAIN(...) make_chain((const char *const[]){__VA_ARGS__})
+
+/* As Keras 3 exports it, with a number behind each part, and tf.keras. */
+#define CHAIN_3(inner)                                                                             \
+    CHAIN("m_1/zz_1/Cast", "m_1/" inner "_1/dense_1/Cast", "m_1/" inner "_1/dense_1_1/Cast",       \
+          "m_1/aa_1/Cast")
+#define CHAIN_2(inner)                                                                             \
+    CHAIN("m/zz/MatMul", "m/" inner "/dense/MatMul", "m/" inner "/dense_1/MatMul", "m/aa/MatMul")
+
+static void test_known(const char *class_name)
+{
+    char want[256];
+    CHECK_OK(convert(store, false));
+    snprintf(want, sizeof want,
+             "layers/dense0 layers/dense_10 layers/%s/layers/dense0 layers/%s/layers/dense_10 ",
+             class_name, class_name);
+    CHECK_NAMES(store, want);
+    CHECK_(!*told, "%s", told);
+    check_back(store);
+}
+
+static void test_inside(void)
+{
+    CHAIN_3("sequential");
+    test_known("sequential");
+    CHECK_OK(convert(legacy, false));
+    CHECK_NAMES(legacy, "zz:kernel:0 sequential:kernel:0 sequential:kernel:0 aa:kernel:0 ");
+    check_back(legacy);
+    CHAIN_3("functional_5"); /* whatever number it got */
+    test_known("functional");
+    CHAIN_2("model_3"); /* tf.keras's name of it */
+    test_known("functional");
+
+    CHAIN_3("encoder");
+    CHECK_FAILS(convert(store, false), "of which class 'encoder' is");
+    CHECK_FAILS(convert(store, true), "give --like FILE");
+    CHECK_FAILS(convert(legacy, false), "'encoder' is a model or layer with others inside");
+    CHECK_OK(convert(legacy, true));
+    CHECK_NAMES(legacy, "zz:kernel:0 encoder:kernel:0 encoder:kernel:0 aa:kernel:0 ");
+
+    CHAIN_2("encoder"); /* may be the layer's own name */
+    CHECK_OK(convert(legacy, false));
+    CHECK_NAMES(legacy, "zz:kernel:0 encoder/dense:kernel:0 encoder/dense_1:kernel:0 aa:kernel:0 ");
+    CHECK_(strstr(told, "names with '/' ('m/encoder/dense_1')"), "%s", told);
+}
+
+/* The legacy layout has statistics at the end of a model inside, and what is frozen with them. */
+static void test_statistics(void)
+{
+    make_onnx_file(model, "producer tf2onnx\ninput x float N 2 3 3\n"
+                          "init m/model/bn/ReadVariableOp:0 float 2 = 1 2\n"
+                          "init m/model/bn/ReadVariableOp_1:0 float 2 = 3 4\n"
+                          "init m/model/bn/FusedBatchNormV3/ReadVariableOp:0 float 2 = 5 6\n"
+                          "init m/model/bn/FusedBatchNormV3/ReadVariableOp_1:0 float 2 = 7 8\n"
+                          "init m/model/conv/Conv2D/ReadVariableOp:0 float 2 2 3 3 = normal 1\n"
+                          "a = BatchNormalization(x, m/model/bn/ReadVariableOp:0, "
+                          "m/model/bn/ReadVariableOp_1:0, "
+                          "m/model/bn/FusedBatchNormV3/ReadVariableOp:0, "
+                          "m/model/bn/FusedBatchNormV3/ReadVariableOp_1:0)\n"
+                          "y = Conv(a, m/model/conv/Conv2D/ReadVariableOp:0)\n"
+                          "output y float N 2 1 1\n");
+    CHECK_FAILS(convert(legacy, false), "which of its layers are frozen");
+    CHECK_OK(convert(legacy, true));
+    CHECK_NAMES(legacy, "model:gamma:0 model:beta:0 model:kernel:0 model:moving_mean:0 "
+                        "model:moving_variance:0 ");
+    check_back(legacy);
+    CHECK_OK(convert(store, false));
+    check_back(store);
+}
+
+static void test_folded(void)
+{
+    make_onnx_file(model, "producer tf2onnx\ninput x float N 2 3 3\n"
+                          "init m/conv/BiasAdd_weights_fused_bn float 2 2 3 3 = normal 1\n"
+                          "init m/conv/BiasAdd_bias_fused_bn float 2 = 1 2\n"
+                          "y = Conv(x, m/conv/BiasAdd_weights_fused_bn, "
+                          "m/conv/BiasAdd_bias_fused_bn)\noutput y float N 2 1 1\n");
+    CHECK_FAILS(convert(store, false), "folded a batch normalisation into 'm/conv/BiasAdd_weights");
+    CHECK_FAILS(convert(legacy, true), "folded a batch normalisation");
+    CHECK_OK(convert(tiny_path("folded.npz"), false));
+}
+
+/* ---- Two halves of a bias -------------------------------------------------------------------- */
+
+/* Gates of ONNX: i o f c. One unit, so that each number is a gate's. */
+static void make_lstm(const char *path, const char *bias)
+{
+    char text[1024];
+    snprintf(text, sizeof text,
+             "producer pytorch\ninput x float 3 N 1\n"
+             "init onnx::LSTM_1 float 1 4 1 = 1 2 3 4\n"
+             "init onnx::LSTM_2 float 1 4 1 = 5 6 7 8\n"
+             "init onnx::LSTM_3 float 1 8 = %s\n"
+             "y = LSTM(x, onnx::LSTM_1, onnx::LSTM_2, onnx::LSTM_3) hidden_size=1 "
+             "name=\"/lstm/LSTM\"\noutput y float 3 1 N 1\n",
+             bias);
+    make_onnx_file(path, text);
+}
+
+static void check_tensor(const char *path, const char *name, double a, double b, double c, double d)
+{
+    struct mgpu_checkpoint *f;
+    struct mgpu_array got = {0};
+    CHECK_OK(mgpu_checkpoint_open(&f, path, false));
+    for (int i = 0; i < f->count; i++)
+        if (!strcmp(f->tensor[i].name, name))
+            CHECK_OK(mgpu_checkpoint_load(f, i, &got));
+    const float *v = got.data;
+    CHECK_(v && v[0] == (float)a && v[1] == (float)b && v[2] == (float)c && v[3] == (float)d, "%s",
+           name);
+    mgpu_array_free(&got);
+    mgpu_checkpoint_close(f);
+}
+
+static void test_halves(void)
+{
+    const struct mgpu_convert_options into = {.model = tiny_path("blank.onnx")};
+    const char *torch = tiny_path("lstm.safetensors");
+    make_lstm(into.model, ".25");
+    make_lstm(model, "1 2 3 4 10 20 30 40");
+    CHECK_OK(convert(torch, false)); /* i f g o, two biases */
+    check_tensor(torch, "lstm.weight_ih_l0", 1, 3, 4, 2);
+    check_tensor(torch, "lstm.weight_hh_l0", 5, 7, 8, 6);
+    check_tensor(torch, "lstm.bias_ih_l0", 1, 3, 4, 2);
+    check_tensor(torch, "lstm.bias_hh_l0", 10, 30, 40, 20);
+    CHECK_OK(weights_convert(line, torch, back, &into));
+    CHECK(weights_differ(back, model, 0) == 0);
+
+    CHECK_OK(convert(store, false)); /* i f c o, one */
+    check_tensor(store, "/layers/lstm/cell/vars/2", 11, 33, 44, 22);
+    CHECK_(strstr(told, "1 recurrent bias") && strstr(told, "exact"), "%s", told);
+    CHECK_OK(weights_convert(line, store, back, &into));
+    make_lstm(model, "11 22 33 44 0 0 0 0");
+    CHECK(weights_differ(back, model, 0) == 0);
+
+    make_lstm(model, "1 2 3 4 1e-9 20 30 40");
+    CHECK_OK(convert(store, false));
+    CHECK_(strstr(told, "rounded"), "%s", told);
+}
+
+int main(void)
+{
+    tiny_begin();
+    mgpu_set_note(listen, NULL);
+    model = tiny_path("model.onnx");
+    store = tiny_path("out.weights.h5");
+    legacy = tiny_path("out.h5");
+    back = tiny_path("back.onnx");
+    test_inside();
+    test_statistics();
+    test_folded();
+    test_halves();
+    tiny_end();
+    return test_end();
+}

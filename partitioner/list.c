@@ -12,8 +12,15 @@
 
 /* ---- ONNX operators -------------------------------------------------------------------------- */
 
-static const struct mgpu_backend *const backends[] = {&mgpu_backend_cpu, &mgpu_backend_ref};
-enum { BACKENDS = sizeof backends / sizeof *backends };
+/* Whether the CPU has a kernel of its own for a core operator. */
+static bool is_fast(const char *core)
+{
+    for (int t = 0; mgpu_backend_cpu.tables[t]; t++)
+        for (const struct mgpu_kernel *k = mgpu_backend_cpu.tables[t]; k->op; k++)
+            if (!strcmp(k->op, core) && strcmp(k->name, mgpu_backend_ref.name))
+                return true;
+    return false;
+}
 
 static void print_onnx(const struct mgpu_onnx_operator *op, FILE *to)
 {
@@ -22,17 +29,15 @@ static void print_onnx(const struct mgpu_onnx_operator *op, FILE *to)
         snprintf(opsets, sizeof opsets, "%d-%d", op->since, op->until);
     else
         snprintf(opsets, sizeof opsets, "%d-", op->since);
-    fprintf(to, "%-36s %-7s yes     %-9s", op->type, opsets, op->gradient ? "yes" : "-");
-    for (int b = 0; b < BACKENDS; b++)
-        fprintf(to, "%s%s", b ? ", " : "", backends[b]->name);
-    fputc('\n', to);
+    fprintf(to, "%-36s %-7s yes     %-8s %-8s %s\n", op->type, opsets, op->gradient ? "yes" : "-",
+            is_fast(op->core) ? "cpu, ref" : "ref", *op->core ? op->core : "-");
 }
 
 static void print_all_onnx(FILE *to)
 {
     struct mgpu_onnx_operator *list;
     int count = mgpu_onnx_operators(&list);
-    fprintf(to, "%-36s opsets  forward gradient backends\n", "ONNX operator");
+    fprintf(to, "%-36s opsets  forward gradient backends by\n", "ONNX operator");
     for (int i = 0; i < count; i++)
         print_onnx(&list[i], to);
     free(list);
@@ -47,9 +52,11 @@ static struct json_object *onnx_json(const struct mgpu_onnx_operator *op)
         json_object_object_add(o, "until", json_object_new_int(op->until));
     json_object_object_add(o, "forward", json_object_new_boolean(true));
     json_object_object_add(o, "gradient", json_object_new_boolean(op->gradient));
-    for (int b = 0; b < BACKENDS; b++)
-        json_object_array_add(names, json_object_new_string(backends[b]->name));
+    if (is_fast(op->core))
+        json_object_array_add(names, json_object_new_string(mgpu_backend_cpu.name));
+    json_object_array_add(names, json_object_new_string(mgpu_backend_ref.name));
     json_object_object_add(o, "backends", names);
+    json_object_object_add(o, "core", json_object_new_string(op->core));
     return o;
 }
 

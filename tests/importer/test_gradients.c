@@ -21,6 +21,9 @@ static const char path[] = "/tmp/mgpu-test-gradients.onnx";
 struct seen {
     int count;
     char *type[OPERATORS];
+    int becomes;
+    char
+        *core[4 * OPERATORS]; /* "Gemm matmul": the ONNX operator, a core operator that it became */
 };
 
 struct model {
@@ -55,6 +58,33 @@ static void note(struct seen *seen, const struct mgpu_onnx_node *node)
     snprintf(type, sizeof type, "%s%s%s", node->domain, *node->domain ? "." : "", node->type);
     if (!is_seen(seen, type) && seen->count < OPERATORS)
         seen->type[seen->count++] = mgpu_xstrdup(type);
+}
+
+/* Whether a pair begins so. */
+static bool became(const struct seen *seen, const char *pair, size_t length)
+{
+    for (int i = 0; i < seen->becomes; i++)
+        if (!strncmp(seen->core[i], pair, length))
+            return true;
+    return false;
+}
+
+static void note_cores(struct seen *seen, const struct mgpu_graph *g)
+{
+    char pair[128];
+    for (int i = 0; i < g->node_count; i++) {
+        snprintf(pair, sizeof pair, "%s %s", g->nodes[i]->origin.type, g->nodes[i]->op->name);
+        if (!became(seen, pair, sizeof pair) && seen->becomes < 4 * OPERATORS)
+            seen->core[seen->becomes++] = mgpu_xstrdup(pair);
+    }
+}
+
+static void free_seen(struct seen *seen)
+{
+    for (int i = 0; i < seen->count; i++)
+        free(seen->type[i]);
+    for (int i = 0; i < seen->becomes; i++)
+        free(seen->core[i]);
 }
 
 /* ---- Lowering ------------------------------------------------------------------------------- */
@@ -117,6 +147,7 @@ static int open_model(struct model *m, const char *text, bool plain, struct seen
     for (int i = 0; i < m->model->graph.nodes; i++)
         note(seen, &m->model->graph.node[i]);
     MGPU_TRY(lower(m));
+    note_cores(seen, m->g);
     MGPU_TRY(add_loss(m));
     for (int i = 0; i < m->g->input_count && m->inputs < MOST; i++)
         if (mgpu_is_float(m->g->inputs[i]->type))
@@ -298,8 +329,19 @@ static void check_kink(int row)
         mgpu_run_free(&m.run);
     }
     close_model(&m);
-    for (int i = 0; i < unused.count; i++)
-        free(unused.type[i]);
+    free_seen(&unused);
+}
+
+/* What --list-ops says of it: an operator that became anything became that. */
+static void check_core(const struct seen *seen, const struct mgpu_onnx_operator *op)
+{
+    char pair[128];
+    const char *dot = strrchr(op->type, '.'), *type = dot ? dot + 1 : op->type;
+    snprintf(pair, sizeof pair, "%s ", type);
+    if (!became(seen, pair, strlen(pair)) || !*op->core)
+        return;
+    snprintf(pair, sizeof pair, "%s %s", type, op->core);
+    CHECK_(became(seen, pair, sizeof pair), "%s does not become %s", op->type, op->core);
 }
 
 /* Whoever lowers an operator says that it has no gradient, or gives it a row here. */
@@ -311,6 +353,7 @@ static void check_complete(struct seen *seen)
         CHECK_(!list[i].gradient || is_seen(seen, list[i].type), "%s has no row in test_gradients",
                list[i].type);
         checked += list[i].gradient;
+        check_core(seen, &list[i]);
     }
     printf("%d operators, %d with a gradient\n", count, checked);
     free(list);
@@ -328,7 +371,6 @@ int main(void)
     for (size_t i = 0; i < COUNT(kinks); i++)
         check_kink((int)i);
     check_complete(&seen);
-    for (int i = 0; i < seen.count; i++)
-        free(seen.type[i]);
+    free_seen(&seen);
     return test_end();
 }

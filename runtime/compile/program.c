@@ -430,7 +430,9 @@ void mgpu_program_bind(struct mgpu_program *p, void *const buffer[MGPU_BUFFERS])
         struct mgpu_instruction *in = &p->instruction[k];
         for (int i = 0; i < in->operands; i++) {
             const struct mgpu_operand *o = &in->operand[i];
-            char *base = o->buffer == MGPU_BUFFER_CONSTANTS ? p->constants : buffer[o->buffer];
+            char *base = o->buffer == MGPU_BUFFER_CONSTANTS && !buffer[o->buffer]
+                             ? p->constants
+                             : buffer[o->buffer];
             void *at = o->bytes < 0 ? NULL : base + o->offset;
             if (i < in->inputs + in->outputs)
                 in->tensor[i].data = at;

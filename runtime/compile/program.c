@@ -250,7 +250,8 @@ static void add_events(struct compile *c)
             const struct mgpu_value *v =
                 i < in->inputs ? in->node->input[i] : in->node->output[i - in->inputs];
             int *event = v ? &pending[c->storage.root[v->id]] : NULL;
-            if (event && *event && !same_stream(p, in, *event - 1))
+            bool own = event && *event == p->events + 1; /* in place */
+            if (event && *event && !own && !same_stream(p, in, *event - 1))
                 add_wait(p, in, *event - 1);
             if (event && in->queue == MGPU_QUEUE_COMMUNICATION)
                 *event = p->events + 1;

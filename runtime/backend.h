@@ -27,6 +27,7 @@ struct mgpu_launch {
     void *workspace; /* kernel->workspace bytes, 64-byte aligned */
     void *state;     /* what prepare made */
     int threads;     /* threads this rank may use (OpenMP: already set for the calling thread) */
+    void *queue;     /* where it is submitted to (runtime/cuda/kernels.h); NULL: it runs at once */
 };
 
 struct mgpu_kernel {

@@ -250,7 +250,8 @@ static void add_events(struct compile *c)
             const struct mgpu_value *v =
                 i < in->inputs ? in->node->input[i] : in->node->output[i - in->inputs];
             int *event = v ? &pending[c->storage.root[v->id]] : NULL;
-            if (event && *event && !same_stream(p, in, *event - 1))
+            bool own = event && *event == p->events + 1; /* in place */
+            if (event && *event && !own && !same_stream(p, in, *event - 1))
                 add_wait(p, in, *event - 1);
             if (event && in->queue == MGPU_QUEUE_COMMUNICATION)
                 *event = p->events + 1;
@@ -432,7 +433,9 @@ void mgpu_program_bind(struct mgpu_program *p, void *const buffer[MGPU_BUFFERS])
         struct mgpu_instruction *in = &p->instruction[k];
         for (int i = 0; i < in->operands; i++) {
             const struct mgpu_operand *o = &in->operand[i];
-            char *base = o->buffer == MGPU_BUFFER_CONSTANTS ? p->constants : buffer[o->buffer];
+            char *base = o->buffer == MGPU_BUFFER_CONSTANTS && !buffer[o->buffer]
+                             ? p->constants
+                             : buffer[o->buffer];
             void *at = o->bytes < 0 ? NULL : base + o->offset;
             if (i < in->inputs + in->outputs)
                 in->tensor[i].data = at;

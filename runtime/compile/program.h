@@ -95,7 +95,8 @@ int mgpu_compile(struct mgpu_program **out, struct mgpu_graph *g,
                  const struct mgpu_applied *applied, const struct mgpu_compile_options *options);
 void mgpu_program_free(struct mgpu_program *program);
 
-/* Points every operand into a rank's buffers, which must be as large as the program says. */
+/* Points every operand into a rank's buffers, which must be as large as the program says. The
+ * program has its own constants where buffer[MGPU_BUFFER_CONSTANTS] is NULL. */
 void mgpu_program_bind(struct mgpu_program *program, void *const buffer[MGPU_BUFFERS]);
 
 /* The order checker: MGPU_EINTERNAL naming the first two instructions that touch the same bytes,

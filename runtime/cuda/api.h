@@ -11,6 +11,8 @@
 #include <cuda.h>
 #include <cudnn.h>
 #include <nvrtc.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 #define MGPU_CUDA_DRIVER(F)                                                                        \
     F(cuInit)                                                                                      \
@@ -20,9 +22,41 @@
     F(cuDeviceGetName)                                                                             \
     F(cuDeviceGetAttribute)                                                                        \
     F(cuGetErrorString)                                                                            \
+    F(cuDevicePrimaryCtxRetain)                                                                    \
+    F(cuDevicePrimaryCtxRelease)                                                                   \
+    F(cuCtxSetCurrent)                                                                             \
+    F(cuMemGetInfo)                                                                                \
+    F(cuMemAlloc)                                                                                  \
+    F(cuMemFree)                                                                                   \
+    F(cuMemAllocHost)                                                                              \
+    F(cuMemFreeHost)                                                                               \
+    F(cuMemcpyHtoD)                                                                                \
+    F(cuMemcpyDtoH)                                                                                \
+    F(cuMemsetD8)                                                                                  \
+    F(cuMemcpyHtoDAsync)                                                                           \
+    F(cuMemcpyDtoHAsync)                                                                           \
     F(cuMemcpyDtoDAsync)                                                                           \
+    F(cuMemcpy2DAsync)                                                                             \
     F(cuMemcpy3DAsync)                                                                             \
-    F(cuMemsetD32Async)
+    F(cuMemsetD8Async)                                                                             \
+    F(cuMemsetD32Async)                                                                            \
+    F(cuStreamCreateWithPriority)                                                                  \
+    F(cuStreamDestroy)                                                                             \
+    F(cuStreamSynchronize)                                                                         \
+    F(cuStreamWaitEvent)                                                                           \
+    F(cuEventCreate)                                                                               \
+    F(cuEventDestroy)                                                                              \
+    F(cuEventRecord)                                                                               \
+    F(cuStreamBeginCapture)                                                                        \
+    F(cuStreamEndCapture)                                                                          \
+    F(cuGraphInstantiateWithFlags)                                                                 \
+    F(cuGraphLaunch)                                                                               \
+    F(cuGraphDestroy)                                                                              \
+    F(cuGraphExecDestroy)                                                                          \
+    F(cuModuleLoadData)                                                                            \
+    F(cuModuleUnload)                                                                              \
+    F(cuModuleGetFunction)                                                                         \
+    F(cuLaunchKernel)
 
 #define MGPU_CUDA_NVRTC(F)                                                                         \
     F(nvrtcVersion)                                                                                \
@@ -83,8 +117,19 @@
 
 #define MGPU_CUDA_MEMBER(f) __typeof__(&f) f;
 
+/* Memory of the GPU that work submitted to a stream touches. */
+struct mgpu_cuda_access {
+    CUdeviceptr at;
+    int64_t bytes;
+    bool write; /* and perhaps read */
+};
+
 struct mgpu_cuda_driver {
     MGPU_CUDA_DRIVER(MGPU_CUDA_MEMBER)
+
+    /* Told before work is submitted what it touches, where the call does not say so itself (a
+     * launch); for tests' tables, NULL in a real one. */
+    void (*touches)(CUstream stream, const struct mgpu_cuda_access *access, int count);
 };
 struct mgpu_cuda_nvrtc {
     MGPU_CUDA_NVRTC(MGPU_CUDA_MEMBER)
@@ -102,5 +147,9 @@ int mgpu_cuda_load_driver(struct mgpu_cuda_driver *table);
 int mgpu_cuda_load_nvrtc(struct mgpu_cuda_nvrtc *table);
 int mgpu_cuda_load_lt(struct mgpu_cuda_lt *table);
 int mgpu_cuda_load_dnn(struct mgpu_cuda_dnn *table);
+
+/* From now on these are what loading gives, until both are NULL; then no other library is asked
+ * for. For tests. */
+void mgpu_cuda_stand_in(const struct mgpu_cuda_driver *driver, const struct mgpu_cuda_nvrtc *nvrtc);
 
 #endif

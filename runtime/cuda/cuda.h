@@ -11,4 +11,9 @@ int mgpu_cuda_count(int *count);
  * MGPU_EDEVICE and what is missing. */
 int mgpu_cuda_check(int index);
 
+/* The engines of the ranks of one GPU, replicas * places of them (engine.h). They are freed one by
+ * one; their programs run on all of them at the same time. */
+struct mgpu_engine;
+int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, int replicas, int places);
+
 #endif

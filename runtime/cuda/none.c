@@ -17,6 +17,12 @@ int mgpu_cuda_check(int index)
     return mgpu_cuda_count(&count);
 }
 
+int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, int replicas, int places)
+{
+    (void)out, (void)replicas, (void)places;
+    return mgpu_cuda_check(gpu);
+}
+
 int mgpu_cuda_compile(struct mgpu_cubin *out, const char *text, int sm)
 {
     (void)text, (void)sm;

@@ -64,16 +64,71 @@ static bool has_work(const struct mgpu_node *node)
     return false;
 }
 
-void mgpu_emit(struct mgpu_emitted *out, const struct mgpu_node *node, const char *name)
+static void begin(struct mgpu_writer *w, struct mgpu_emitted *out, const char *name, size_t *size)
+{
+    *out = (struct mgpu_emitted){0};
+    *w = (struct mgpu_writer){.name = name, .result = out};
+    w->out = open_memstream(&out->text, size);
+    if (!w->out)
+        abort(); /* no memory for metadata */
+}
+
+void mgpu_emit(struct mgpu_emitted *out, const struct mgpu_node *node, const char *name, bool stops)
 {
     size_t size;
-    *out = (struct mgpu_emitted){0};
-    struct mgpu_writer w = {.node = node, .name = name, .result = out};
-    w.out = open_memstream(&out->text, &size);
-    if (!w.out)
-        abort(); /* no memory for metadata */
+    struct mgpu_writer w;
+    begin(&w, out, name, &size);
+    w.node = node;
+    w.stops = stops;
     if (has_work(node))
         find(node)->emit(&w);
+    fclose(w.out);
+}
+
+/* ---- Kernels of no node ---------------------------------------------------------------------- */
+
+enum { THREADS = 256 };
+
+static void begin_each(struct mgpu_writer *w, int64_t count, int parameters)
+{
+    const char *type = mgpu_place_type(count + THREADS);
+    struct mgpu_emitted *e = w->result;
+    e->parameters = parameters;
+    e->launch[e->launches++] = (struct mgpu_emit_launch){
+        .blocks = (count + THREADS - 1) / THREADS, .threads = THREADS};
+    mgpu_write(w, ")\n{\n    const %s i = (%s)blockIdx.x * %d + threadIdx.x;\n", type, type, THREADS);
+    mgpu_write(w, "    if (i >= %lld)\n        return;\n", (long long)count);
+}
+
+void mgpu_emit_sum(struct mgpu_emitted *out, enum mgpu_dtype type, int members, int64_t count,
+                   const char *name)
+{
+    size_t size;
+    struct mgpu_writer w;
+    begin(&w, out, name, &size);
+    mgpu_write(&w, "\nKERNEL(%s_0)(", name);
+    for (int m = 0; m < members; m++)
+        mgpu_write(&w, "%sm_%s *p%d", m ? ", " : "", mgpu_dtype_name(type), m);
+    begin_each(&w, count, members);
+    mgpu_write(&w, "    const m_%s sum = ", mgpu_dtype_name(type));
+    for (int m = 0; m < members; m++)
+        mgpu_write(&w, "%sp%d[i]", m ? " + " : "", m);
+    mgpu_write(&w, ";\n");
+    for (int m = 0; m < members; m++)
+        mgpu_write(&w, "    p%d[i] = sum;\n", m);
+    mgpu_write(&w, "}\n");
+    fclose(w.out);
+}
+
+void mgpu_emit_finite(struct mgpu_emitted *out, enum mgpu_dtype type, int64_t count,
+                      const char *name)
+{
+    size_t size;
+    struct mgpu_writer w;
+    begin(&w, out, name, &size);
+    mgpu_write(&w, "\nKERNEL(%s_0)(const m_%s *x, u32 *stop", name, mgpu_dtype_name(type));
+    begin_each(&w, count, 2);
+    mgpu_write(&w, "    if (!(x[i] - x[i] == 0))\n        *stop = 1;\n}\n");
     fclose(w.out);
 }
 

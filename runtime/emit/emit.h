@@ -37,8 +37,18 @@ bool mgpu_emit_knows(const char *op);
 bool mgpu_emit_accepts(const struct mgpu_node *node);
 
 /* Makes the kernels of a node that is accepted, as functions NAME_0, NAME_1 ...; free with
- * mgpu_emitted_free. */
-void mgpu_emit(struct mgpu_emitted *out, const struct mgpu_node *node, const char *name);
+ * mgpu_emitted_free. `stops`: each function takes one pointer more, to a u32, and does nothing
+ * where that is not zero. */
+void mgpu_emit(struct mgpu_emitted *out, const struct mgpu_node *node, const char *name,
+               bool stops);
+
+/* Kernels that belong to no node, as NAME_0. The first adds `members` arrays of float, double or
+ * int64, in order, and writes the sum to all of them: a pointer each. The second takes an array of
+ * float or double and a u32, which it makes 1 where an element is not finite. */
+void mgpu_emit_sum(struct mgpu_emitted *out, enum mgpu_dtype type, int members, int64_t count,
+                   const char *name);
+void mgpu_emit_finite(struct mgpu_emitted *out, enum mgpu_dtype type, int64_t count,
+                      const char *name);
 void mgpu_emitted_free(struct mgpu_emitted *emitted);
 
 /* What stands before the kernels: for NVRTC, or for a C compiler (prelude_host.cu says what the

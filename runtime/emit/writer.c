@@ -30,7 +30,9 @@ static void write_parameters(struct mgpu_writer *w)
     }
     if (w->result->workspace > 0)
         mgpu_write(w, "%svoid *work", comma);
-    w->result->parameters = count + (w->result->workspace > 0);
+    if (w->stops)
+        mgpu_write(w, ", const u32 *stop");
+    w->result->parameters = count + (w->result->workspace > 0) + w->stops;
 }
 
 void mgpu_write_kernel(struct mgpu_writer *w, int64_t blocks, int threads, bool together)
@@ -39,7 +41,7 @@ void mgpu_write_kernel(struct mgpu_writer *w, int64_t blocks, int threads, bool 
     assert(e->launches < MGPU_EMIT_LAUNCHES && blocks > 0 && blocks <= INT32_MAX);
     mgpu_write(w, "\nKERNEL(%s_%d)(", w->name, e->launches);
     write_parameters(w);
-    mgpu_write(w, ")\n{\n");
+    mgpu_write(w, ")\n{\n%s", w->stops ? "    if (*stop)\n        return;\n" : "");
     e->launch[e->launches++] =
         (struct mgpu_emit_launch){.blocks = blocks, .threads = threads, .together = together};
 }

@@ -12,6 +12,7 @@ struct mgpu_writer {
     const struct mgpu_node *node;
     const char *name;
     struct mgpu_emitted *result;
+    bool stops; /* as mgpu_emit says */
 };
 
 /* The kernels of an operator. */

@@ -26,7 +26,9 @@ static int allowed_cores(int core[MGPU_MAX_CORES])
     return n;
 }
 
-/* The virtual device numbers in order of the list; -1 is the whole CPU. */
+enum { MOST_NUMBER = 1023, GPU = MOST_NUMBER + 1 };
+
+/* The virtual device numbers in order of the list; -1 is the whole CPU, GPU + i is GPU i. */
 struct list {
     int count;
     int number[MGPU_MAX_RANKS];
@@ -39,8 +41,6 @@ static int add(struct list *l, int number)
     l->number[l->count++] = number;
     return 0;
 }
-
-enum { MOST_NUMBER = 1023 };
 
 static int parse_number(const char **at, int *out)
 {
@@ -80,30 +80,31 @@ static int parse_cpu(struct list *l, const char *item, const char **at)
 }
 
 /* `cuda` is the first GPU, `cuda:all` every one. */
-static int list_gpus(struct list *gpus, const char *item, const char *at)
+static int list_gpus(struct list *gpus, const char *item, const char **at)
 {
     int count = 1;
-    if (*at && *at != ':' && *at != ',')
+    if (**at && **at != ':' && **at != ',')
         return mgpu_fail(MGPU_EUSAGE, "--devices: '%s' is no device; use cuda:0,1 or cuda:all",
                          item);
-    if (*at == ':' && strncmp(at, ":all", 4))
-        return parse_numbers(gpus, item, &at);
-    if (*at == ':')
+    if (**at == ':' && strncmp(*at, ":all", 4))
+        return parse_numbers(gpus, item, at);
+    if (**at == ':') {
         MGPU_TRY(mgpu_cuda_count(&count));
+        *at += 4;
+    }
     for (int i = 0; i < count; i++)
         MGPU_TRY(add(gpus, i));
     return 0;
 }
 
-/* GPUs are checked only: no rank runs on one yet. */
-static int refuse_gpus(const char *item, const char *at)
+static int parse_gpus(struct list *l, const char *item, const char **at)
 {
     struct list gpus = {0};
     int rc = list_gpus(&gpus, item, at);
     for (int i = 0; i < gpus.count && rc == 0; i++)
         rc = mgpu_cuda_check(gpus.number[i]);
-    if (rc == 0)
-        rc = mgpu_fail(MGPU_EUNSUPPORTED, "mgpu does not train on a GPU yet");
+    for (int i = 0; i < gpus.count && rc == 0; i++)
+        rc = add(l, GPU + gpus.number[i]);
     return rc == MGPU_EUSAGE ? rc
                              : mgpu_prefix(rc,
                                            "--devices: '%s' cannot be used (for the CPU, type "
@@ -116,13 +117,12 @@ static int parse_list(struct list *l, const char *text)
     const char *at = text;
     for (;;) {
         const char *item = at;
-        if (!strncmp(at, "cuda", 4))
-            return refuse_gpus(item, at + 4);
-        if (strncmp(at, "cpu", 3))
+        bool gpu = !strncmp(at, "cuda", 4);
+        if (!gpu && strncmp(at, "cpu", 3))
             return mgpu_fail(MGPU_EUSAGE,
                              "--devices: '%s' is no device; use cpu, cpu:0,cpu:1 or cpu:0-3", item);
-        at += 3;
-        MGPU_TRY(parse_cpu(l, item, &at));
+        at += gpu ? 4 : 3;
+        MGPU_TRY(gpu ? parse_gpus(l, item, &at) : parse_cpu(l, item, &at));
         if (!*at)
             return 0;
         if (*at != ',')
@@ -180,7 +180,11 @@ int mgpu_devices_parse(struct mgpu_rank_device **out, int *count, const char *te
         int twins = 0;
         for (int k = 0; k < l.count; k++)
             twins += l.number[k] == l.number[i];
-        snprintf(d[i].name, sizeof d[i].name, l.number[i] < 0 ? "cpu" : "cpu:%d", l.number[i]);
+        d[i].gpu = l.number[i] >= GPU ? l.number[i] - GPU : -1;
+        if (d[i].gpu >= 0)
+            snprintf(d[i].name, sizeof d[i].name, "cuda:%d", d[i].gpu);
+        else
+            snprintf(d[i].name, sizeof d[i].name, l.number[i] < 0 ? "cpu" : "cpu:%d", l.number[i]);
         give_cores(&d[i], &l, l.number[i]);
         d[i].threads = threads_of(&d[i], twins, threads);
     }

@@ -1,8 +1,8 @@
-/* The devices of a run, from what a person types: `cpu`, `cpu:0,cpu:1`, `cpu:0-3`.
+/* The devices of a run, from what a person types: `cpu`, `cpu:0,cpu:1`, `cpu:0-3`, `cuda:0`.
  *
  * `cpu` is one rank with all allowed cores. `cpu:i` is virtual CPU device i: the allowed cores are
  * divided evenly among the distinct ones, shared when there are too few. A device named twice holds
- * two ranks, which share its cores.
+ * two ranks, which share its cores. A GPU must be there and usable.
  */
 #ifndef MGPU_EXECUTOR_DEVICES_H
 #define MGPU_EXECUTOR_DEVICES_H
@@ -11,6 +11,7 @@ enum { MGPU_MAX_CORES = 1024 };
 
 struct mgpu_rank_device {
     char name[32]; /* "cpu:0" */
+    int gpu;       /* its number; -1: the CPU */
     int cores;     /* cores[0..cores) are its own or shared */
     int core[MGPU_MAX_CORES];
     int threads;

@@ -1,12 +1,15 @@
 #include "runtime/executor/team.h"
 
 #include "runtime/base/status.h"
+#include "runtime/cuda/cuda.h"
+#include "runtime/executor/executor.h"
 
 #include <omp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct worker {
     struct mgpu_rank rank;
@@ -51,6 +54,8 @@ static void finish(struct worker *w, int rc)
         for (int g = 0; g <= w->rank.places; g++)
             if (w->rank.comm[g])
                 mgpu_comm_abort(w->rank.comm[g], w->text);
+        if (w->rank.engine->ops->abort)
+            w->rank.engine->ops->abort(w->rank.engine, w->text);
     }
     if (--team->running == 0)
         pthread_cond_broadcast(&team->changed);
@@ -98,6 +103,26 @@ static int make_groups(struct mgpu_comm **members, int replicas, int places)
     return 0;
 }
 
+/* A rank's own on the CPU; the ranks of a GPU belong together. */
+static int make_engines(struct mgpu_team *team, const struct mgpu_rank_device *devices,
+                        int replicas, int places)
+{
+    struct mgpu_engine *engine[MGPU_MAX_RANKS];
+    bool gpu = devices[0].gpu >= 0;
+    for (int i = 0; i < team->size; i++)
+        if (devices[i].gpu != devices[0].gpu && (gpu || devices[i].gpu >= 0))
+            return mgpu_fail(MGPU_EUNSUPPORTED,
+                             "%s beside %s: ranks on several GPUs, or on GPUs and the CPU, are not "
+                             "supported; name one GPU (several times for several ranks)",
+                             devices[i].name, devices[0].name);
+    if (gpu)
+        MGPU_TRY(mgpu_cuda_engines(engine, devices[0].gpu, replicas, places));
+    for (int i = 0; i < team->size; i++)
+        team->worker[i].rank.engine =
+            gpu ? engine[i] : mgpu_cpu_engine(team->worker[i].rank.comm);
+    return 0;
+}
+
 static int start(struct worker *w)
 {
     if (pthread_create(&w->thread, NULL, work, w))
@@ -128,7 +153,9 @@ int mgpu_team_new(struct mgpu_team **out, const struct mgpu_rank_device *devices
                                                   .device = devices[i],
                                                   .comm = team->comm + i * groups};
     }
-    int rc = make_groups(team->comm, replicas, places);
+    int rc = make_engines(team, devices, replicas, places);
+    if (rc == 0)
+        rc = make_groups(team->comm, replicas, places);
     for (int i = 0; i < count && rc == 0; i++)
         rc = start(&team->worker[i]);
     if (rc < 0)
@@ -152,8 +179,8 @@ void mgpu_team_free(struct mgpu_team *team)
             pthread_join(w->thread, NULL);
         for (int g = 0; g <= w->rank.places; g++)
             mgpu_comm_free(w->rank.comm[g]);
-        for (int b = 0; b < MGPU_BUFFERS; b++)
-            mgpu_free(w->rank.buffer[b]);
+        if (w->rank.engine)
+            w->rank.engine->ops->free(w->rank.engine);
     }
     pthread_cond_destroy(&team->changed);
     pthread_mutex_destroy(&team->lock);
@@ -193,17 +220,37 @@ int mgpu_team_run(struct mgpu_team *team, mgpu_job job, void *context)
                            : mgpu_prefix(w->rc, "rank %d (%s)", failed, w->rank.device.name);
 }
 
+static int of_rank(const struct mgpu_rank *rank, int rc)
+{
+    return mgpu_prefix(rc, "rank %d (%s)", rank->rank, rank->device.name);
+}
+
 int mgpu_rank_allocate(struct mgpu_rank *rank, const int64_t bytes[MGPU_BUFFERS])
 {
-    static const char *const names[MGPU_BUFFERS] = {
-        "weights",         "gradients",    "frozen weights and statistics",
-        "optimizer state", "step scalars", "a batch of inputs",
-        "results",         "activations",  "constants"};
-    for (int b = 0; b < MGPU_BUFFER_CONSTANTS; b++) {
-        mgpu_free(rank->buffer[b]);
-        rank->bytes[b] = bytes[b];
-        MGPU_TRY(mgpu_prefix(mgpu_alloc(&rank->buffer[b], (uint64_t)bytes[b], names[b]),
-                             "rank %d (%s)", rank->rank, rank->device.name));
-    }
-    return 0;
+    memcpy(rank->bytes, bytes, sizeof rank->bytes);
+    return of_rank(rank, rank->engine->ops->allocate(rank->engine, bytes, rank->buffer));
+}
+
+int mgpu_rank_bind(struct mgpu_rank *rank, struct mgpu_program *program)
+{
+    return of_rank(rank, rank->engine->ops->bind(rank->engine, program));
+}
+
+int mgpu_rank_execute(struct mgpu_rank *rank, struct mgpu_program *program,
+                      const struct mgpu_execution *run)
+{
+    return rank->engine->ops->execute(rank->engine, program, run);
+}
+
+int mgpu_rank_upload(struct mgpu_rank *rank, enum mgpu_buffer buffer, int64_t offset, int64_t bytes)
+{
+    const struct mgpu_engine_ops *ops = rank->engine->ops;
+    return ops->upload ? of_rank(rank, ops->upload(rank->engine, buffer, offset, bytes)) : 0;
+}
+
+int mgpu_rank_download(struct mgpu_rank *rank, enum mgpu_buffer buffer, int64_t offset,
+                       int64_t bytes)
+{
+    const struct mgpu_engine_ops *ops = rank->engine->ops;
+    return ops->download ? of_rank(rank, ops->download(rank->engine, buffer, offset, bytes)) : 0;
 }

@@ -4,7 +4,7 @@
 #ifndef MGPU_EXECUTOR_TEAM_H
 #define MGPU_EXECUTOR_TEAM_H
 
-#include "runtime/compile/program.h"
+#include "runtime/engine.h"
 #include "runtime/executor/devices.h"
 
 struct mgpu_rank {
@@ -13,7 +13,8 @@ struct mgpu_rank {
     struct mgpu_rank_device device;
     struct mgpu_comm *
         *comm; /* by group: one a place (NULL where it is no member), then all ranks */
-    void *buffer[MGPU_BUFFERS];
+    struct mgpu_engine *engine;
+    void *buffer[MGPU_BUFFERS]; /* as the host sees them (engine.h) */
     int64_t bytes[MGPU_BUFFERS];
 };
 
@@ -33,7 +34,14 @@ struct mgpu_rank *mgpu_team_rank(struct mgpu_team *team, int rank);
 typedef int (*mgpu_job)(struct mgpu_rank *rank, void *context);
 int mgpu_team_run(struct mgpu_team *team, mgpu_job job, void *context);
 
-/* Gives a rank zeroed buffers of these sizes. Called once, before programs are bound. */
+/* What the rank's engine does (engine.h). */
 int mgpu_rank_allocate(struct mgpu_rank *rank, const int64_t bytes[MGPU_BUFFERS]);
+int mgpu_rank_bind(struct mgpu_rank *rank, struct mgpu_program *program);
+int mgpu_rank_execute(struct mgpu_rank *rank, struct mgpu_program *program,
+                      const struct mgpu_execution *run);
+int mgpu_rank_upload(struct mgpu_rank *rank, enum mgpu_buffer buffer, int64_t offset,
+                     int64_t bytes);
+int mgpu_rank_download(struct mgpu_rank *rank, enum mgpu_buffer buffer, int64_t offset,
+                       int64_t bytes);
 
 #endif

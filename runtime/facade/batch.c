@@ -95,7 +95,7 @@ static int run_piece(struct job *job, struct mgpu_rank *rank, int piece, bool *c
                                    t->options.skip_nonfinite ? &job->not_finite[rank->rank] : NULL,
                                .scalars = scalars,
                                .times = t->times ? t->times[rank->rank] : p->seconds};
-    MGPU_TRY(mgpu_execute(p, rank->comm, rank->buffer, &r));
+    MGPU_TRY(mgpu_rank_execute(rank, p, &r));
     p->timed++;
     if (count) {
         add_results(job, rank, p);
@@ -119,18 +119,32 @@ int mgpu_keep_allocate(struct mgpu_trainer *t)
     return 0;
 }
 
-static void keep(struct mgpu_trainer *t, const struct mgpu_rank *rank)
+static int keep(struct mgpu_trainer *t, struct mgpu_rank *rank)
 {
-    for (int i = 0; i < MGPU_KEPT; i++)
-        memcpy(t->kept[rank->rank][i], rank->buffer[changed[i]], (size_t)rank->bytes[changed[i]]);
+    for (int i = 0; i < MGPU_KEPT; i++) {
+        int64_t bytes = rank->bytes[changed[i]];
+        MGPU_TRY(mgpu_rank_download(rank, changed[i], 0, bytes));
+        memcpy(t->kept[rank->rank][i], rank->buffer[changed[i]], (size_t)bytes);
+    }
+    return 0;
 }
 
 static int put_back(struct mgpu_rank *rank, void *context)
 {
     struct mgpu_trainer *t = context;
-    for (int i = 0; i < MGPU_KEPT; i++)
-        memcpy(rank->buffer[changed[i]], t->kept[rank->rank][i], (size_t)rank->bytes[changed[i]]);
+    for (int i = 0; i < MGPU_KEPT; i++) {
+        int64_t bytes = rank->bytes[changed[i]];
+        memcpy(rank->buffer[changed[i]], t->kept[rank->rank][i], (size_t)bytes);
+        MGPU_TRY(mgpu_rank_upload(rank, changed[i], 0, bytes));
+    }
     return 0;
+}
+
+static int clear_gradients(struct mgpu_rank *rank)
+{
+    int64_t bytes = rank->bytes[MGPU_BUFFER_GRADIENTS];
+    memset(rank->buffer[MGPU_BUFFER_GRADIENTS], 0, (size_t)bytes);
+    return mgpu_rank_upload(rank, MGPU_BUFFER_GRADIENTS, 0, bytes);
 }
 
 static int run_rank(struct mgpu_rank *rank, void *context)
@@ -138,11 +152,11 @@ static int run_rank(struct mgpu_rank *rank, void *context)
     struct job *job = context;
     bool contributes = false;
     if (job->t->options.skip_nonfinite && job->run->update)
-        keep(job->t, rank);
+        MGPU_TRY(keep(job->t, rank));
     memset(job->t->result_sums + rank->rank * MGPU_RESULT_SUMS, 0,
            sizeof(double) * MGPU_RESULT_SUMS);
     if (job->t->pieces > 1 && job->run->mode == MGPU_MODE_TRAIN)
-        memset(rank->buffer[MGPU_BUFFER_GRADIENTS], 0, (size_t)rank->bytes[MGPU_BUFFER_GRADIENTS]);
+        MGPU_TRY(clear_gradients(rank));
     for (int m = 0; m < job->pieces; m++)
         MGPU_TRY(run_piece(job, rank, m, &contributes));
     return 0;

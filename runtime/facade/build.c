@@ -193,11 +193,12 @@ static int compile_rank(struct mgpu_rank *rank, void *context)
     int r = rank->rank;
     if (!job->graph[r])
         return 0;
-    struct mgpu_compile_options o = {.backend = &mgpu_backend_cpu,
+    struct mgpu_compile_options o = {.backend = rank->engine->ops->backend,
                                      .store = job->t->store[r],
                                      .threads = rank->device.threads,
                                      .exact = job->t->options.exact};
     struct mgpu_graph *g = job->graph[r];
+    MGPU_TRY(rank->engine->ops->enter(rank->engine));
     job->graph[r] = NULL;
     return mgpu_compile(&job->compiled->program[r], g, &job->applied[r], &o);
 }
@@ -300,7 +301,7 @@ static int allocate_rank(struct mgpu_trainer *t, int r)
     MGPU_TRY(mgpu_rank_allocate(rank, bytes));
     for (int i = 0; i < t->compiled_count; i++)
         if (t->compiled[i].program[r])
-            mgpu_program_bind(t->compiled[i].program[r], rank->buffer);
+            MGPU_TRY(mgpu_rank_bind(rank, t->compiled[i].program[r]));
     return 0;
 }
 

@@ -22,20 +22,23 @@ static int loss_at(struct mgpu_trainer *t, double *loss)
     return 0;
 }
 
-/* Changes element k on every rank. */
+/* Element k as the host sees it. */
 static double *element(struct mgpu_trainer *t, int rank, const struct mgpu_stored *e, int64_t k)
 {
     return (double *)((char *)mgpu_team_rank(t->team, rank)->buffer[e->buffer] + e->offset) + k;
 }
 
-static void set_element(struct mgpu_trainer *t, const struct mgpu_stored *e, int64_t k,
-                        double value)
+/* Changes element k on every rank. */
+static int set_element(struct mgpu_trainer *t, const struct mgpu_stored *e, int64_t k, double value)
 {
     for (int r = 0; r < mgpu_team_size(t->team); r++) {
         const struct mgpu_stored *own = mgpu_store_find(t->store[r], e->name);
-        if (own)
-            *element(t, r, own, k) = value;
+        if (!own)
+            continue;
+        *element(t, r, own, k) = value;
+        MGPU_TRY(mgpu_rank_upload(mgpu_team_rank(t->team, r), own->buffer, own->offset + k * 8, 8));
     }
+    return 0;
 }
 
 /* Central difference of fourth order: (8 (f(+h) - f(-h)) - (f(+2h) - f(-2h))) / 12 h. */
@@ -47,13 +50,13 @@ static int difference(struct mgpu_trainer *t, int rank, const struct mgpu_stored
     double h = 1e-4 * fmax(1, fabs(x)), sum = 0, loss;
     int rc = 0;
     for (int i = 0; i < 4 && rc == 0; i++) {
-        set_element(t, e, k, x + place[i] * h);
-        rc = loss_at(t, &loss);
+        rc = set_element(t, e, k, x + place[i] * h);
+        if (rc == 0)
+            rc = loss_at(t, &loss);
         sum += factor[i] * loss;
     }
-    set_element(t, e, k, x);
     *out = sum / (12 * h);
-    return rc;
+    return rc < 0 ? rc : set_element(t, e, k, x);
 }
 
 /* The gradients that one rank holds, kept while weights are moved. */
@@ -97,6 +100,8 @@ static int keep_gradients(const struct mgpu_trainer *t, struct gradients *g, dou
 {
     for (int r = 0; r < t->plan->places; r++) {
         g[r].bytes = t->store[r]->bytes[MGPU_BUFFER_GRADIENTS];
+        MGPU_TRY(mgpu_rank_download(mgpu_team_rank(t->team, r), MGPU_BUFFER_GRADIENTS, 0,
+                                    g[r].bytes));
         MGPU_TRY(mgpu_alloc((void **)&g[r].at, (uint64_t)g[r].bytes, "gradients"));
         memcpy(g[r].at, mgpu_team_rank(t->team, r)->buffer[MGPU_BUFFER_GRADIENTS],
                (size_t)g[r].bytes);

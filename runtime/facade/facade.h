@@ -245,8 +245,8 @@ const char *mgpu_holder_name(const struct mgpu_trainer *t, int weight, int holde
 /* A stored tensor of one rank as a plain array, and the other way. */
 int mgpu_stored_read(struct mgpu_array *out, const struct mgpu_trainer *t, int rank,
                      const struct mgpu_stored *entry);
-void mgpu_stored_write(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *entry,
-                       const struct mgpu_array *from);
+int mgpu_stored_write(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *entry,
+                      const struct mgpu_array *from);
 
 /* ---- save.c ---- */
 int mgpu_check_finite(const struct mgpu_trainer *t);

@@ -314,8 +314,7 @@ static int restore_entry(const struct mgpu_trainer *t, int rank, const struct mg
         return mgpu_fail(MGPU_EINVALID, "'%s' is %s %s there and %s %s now", e->name,
                          mgpu_dtype_name(a->type), mgpu_shape_text(there, a->rank, a->dims),
                          mgpu_dtype_name(e->type), mgpu_shape_text(here, e->rank, e->dims));
-    mgpu_stored_write(t, rank, e, a);
-    return 0;
+    return mgpu_stored_write(t, rank, e, a);
 }
 
 /* A state of the file that no rank has. */

@@ -35,8 +35,10 @@ int mgpu_check_target(const char *path)
 
 static int check_entry(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
 {
-    const char *data = mgpu_team_rank(t->team, rank)->buffer[e->buffer];
+    struct mgpu_rank *of = mgpu_team_rank(t->team, rank);
+    const char *data = of->buffer[e->buffer];
     int64_t n = e->bytes / (int64_t)mgpu_dtype_size(e->type);
+    MGPU_TRY(mgpu_rank_download(of, e->buffer, e->offset, e->bytes));
     for (int64_t k = 0; k < n; k++) {
         double v = mgpu_get_double(data + e->offset, e->type, k);
         if (v - v != 0)

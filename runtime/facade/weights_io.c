@@ -11,6 +11,18 @@ static void *stored_at(const struct mgpu_trainer *t, int rank, const struct mgpu
     return (char *)mgpu_team_rank(t->team, rank)->buffer[e->buffer] + e->offset;
 }
 
+/* From the device, before the host reads; to it, when the host has written. */
+static int fetch(const struct mgpu_trainer *t, int rank, enum mgpu_buffer buffer,
+                 const struct mgpu_stored *e)
+{
+    return mgpu_rank_download(mgpu_team_rank(t->team, rank), buffer, e->offset, e->bytes);
+}
+
+static int put(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
+{
+    return mgpu_rank_upload(mgpu_team_rank(t->team, rank), e->buffer, e->offset, e->bytes);
+}
+
 static const struct mgpu_weight *weight_called(const struct mgpu_trainer *t, const char *name)
 {
     for (int i = 0; i < t->weights->count; i++)
@@ -37,7 +49,7 @@ static int fill_entry(struct mgpu_trainer *t, int rank, const struct mgpu_stored
         for (int i = 0; i < t->start_count; i++)
             if (!strcmp(t->starts[i].name, e->name))
                 fill_value(to, e, t->starts[i].value);
-        return 0;
+        return put(t, rank, e);
     }
     const struct mgpu_weight *w = weight_called(t, e->name);
     if (!w)
@@ -49,7 +61,7 @@ static int fill_entry(struct mgpu_trainer *t, int rank, const struct mgpu_stored
         return mgpu_fail(MGPU_EINTERNAL, "'%s' is stored with another size", e->name);
     mgpu_convert(to, e->type, a->data, a->type, n);
     mgpu_reinit(t, w, to, e->type);
-    return 0;
+    return put(t, rank, e);
 }
 
 int mgpu_fill_store(struct mgpu_trainer *t)
@@ -82,6 +94,7 @@ int mgpu_holder_array(struct mgpu_array *out, const struct mgpu_trainer *t, int 
     if (!e)
         return mgpu_model_own_contents(&own, weight, holder, out);
     enum mgpu_dtype type = e->type;
+    MGPU_TRY(fetch(t, rank, e->buffer, e));
     MGPU_TRY(mgpu_array_init(out, type, a->rank, a->dims, w->name));
     if (h->copy == MGPU_COPY_TRANSPOSED)
         mgpu_weight_transpose(out->data, stored_at(t, rank, e), type, e->dims[0], e->dims[1]);
@@ -100,15 +113,17 @@ const char *mgpu_holder_name(const struct mgpu_trainer *t, int weight, int holde
 int mgpu_stored_read(struct mgpu_array *out, const struct mgpu_trainer *t, int rank,
                      const struct mgpu_stored *e)
 {
+    MGPU_TRY(fetch(t, rank, e->buffer, e));
     MGPU_TRY(mgpu_array_init(out, e->type, e->rank, e->dims, e->name));
     memcpy(out->data, stored_at(t, rank, e), (size_t)e->bytes);
     return 0;
 }
 
-void mgpu_stored_write(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e,
-                       const struct mgpu_array *from)
+int mgpu_stored_write(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e,
+                      const struct mgpu_array *from)
 {
     memcpy(stored_at(t, rank, e), from->data, (size_t)e->bytes);
+    return put(t, rank, e);
 }
 
 /* ---- By name --------------------------------------------------------------------------------- */
@@ -168,21 +183,23 @@ static void *at_rank(const struct mgpu_trainer *t, int rank, const struct place 
     return (char *)mgpu_team_rank(t->team, rank)->buffer[p->buffer] + p->entry->offset;
 }
 
-static void read_place(const struct mgpu_trainer *t, const struct place *p, double *to,
-                       int64_t count)
+static int read_place(const struct mgpu_trainer *t, const struct place *p, double *to,
+                      int64_t count)
 {
-    if (!p->entry)
+    if (p->entry)
+        MGPU_TRY(fetch(t, p->rank, p->buffer, p->entry));
+    else
         mgpu_convert(to, MGPU_DOUBLE, p->initial->data, p->initial->type, count);
     for (int64_t i = 0; p->entry && i < count; i++)
         to[i] = mgpu_get_double(at_rank(t, p->rank, p), p->entry->type, stored_index(p, i));
+    return 0;
 }
 
 int mgpu_weight_read(struct mgpu_trainer *t, const char *name, double *to, int64_t count)
 {
     struct place p;
     MGPU_TRY(find_place(&p, t, name, count));
-    read_place(t, &p, to, count);
-    return 0;
+    return read_place(t, &p, to, count);
 }
 
 int mgpu_gradient_read(struct mgpu_trainer *t, const char *name, double *to, int64_t count)
@@ -197,8 +214,7 @@ int mgpu_gradient_read(struct mgpu_trainer *t, const char *name, double *to, int
         return mgpu_fail(MGPU_EINVALID, "%s: '%s' is not trained: it has no gradient", t->path,
                          name);
     p.buffer = MGPU_BUFFER_GRADIENTS;
-    read_place(t, &p, to, count);
-    return 0;
+    return read_place(t, &p, to, count);
 }
 
 int mgpu_weight_write(struct mgpu_trainer *t, const char *name, const double *from, int64_t count)
@@ -212,6 +228,8 @@ int mgpu_weight_write(struct mgpu_trainer *t, const char *name, const double *fr
         p.entry = mgpu_store_find(t->store[r], stored);
         for (int64_t i = 0; p.entry && i < count; i++)
             mgpu_set_double(at_rank(t, r, &p), p.entry->type, stored_index(&p, i), from[i]);
+        if (p.entry)
+            MGPU_TRY(put(t, r, p.entry));
     }
     return 0;
 }

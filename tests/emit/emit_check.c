@@ -75,7 +75,7 @@ static void emit_row(struct table *t, struct judged *j, FILE *text, FILE *calls)
         struct made *m = &t->node[t->nodes++];
         *m = (struct made){.row = j, .node = node};
         snprintf(m->name, sizeof m->name, "n%d", t->nodes);
-        mgpu_emit(&m->emitted, node, m->name);
+        mgpu_emit(&m->emitted, node, m->name, false);
         fprintf(text, "\n/* %s: %s of %s */%s", j->name, node->op->name, mgpu_dtype_name(j->type),
                 m->emitted.text);
         emulate_write_calls(calls, &m->emitted, m->name);

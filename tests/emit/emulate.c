@@ -236,19 +236,27 @@ static int run_launch(struct emulated *e, const struct mgpu_emit_launch *launch,
     return rc;
 }
 
+int emulate_launch(struct emulated *e, const struct mgpu_emit_launch *launch, const char *function,
+                   void **pointers, enum emulate_order order)
+{
+    char call[80];
+    void (**wait)(void) = dlsym(e->library, "wait_for_block");
+    *wait = wait_for_block;
+    snprintf(call, sizeof call, "call_%s", function);
+    together.pointers = pointers;
+    *(void **)&together.call = dlsym(e->library, call);
+    if (!together.call)
+        return mgpu_fail(MGPU_EINTERNAL, "%s", dlerror());
+    return run_launch(e, launch, order);
+}
+
 int emulate_run(struct emulated *e, const struct mgpu_emitted *emitted, const char *name,
                 void **pointers, enum emulate_order order)
 {
-    void (**wait)(void) = dlsym(e->library, "wait_for_block");
-    *wait = wait_for_block;
-    together.pointers = pointers;
     for (int k = 0; k < emitted->launches; k++) {
-        char call[64];
-        snprintf(call, sizeof call, "call_%s_%d", name, k);
-        *(void **)&together.call = dlsym(e->library, call);
-        if (!together.call)
-            return mgpu_fail(MGPU_EINTERNAL, "%s", dlerror());
-        MGPU_TRY(run_launch(e, &emitted->launch[k], order));
+        char function[64];
+        snprintf(function, sizeof function, "%s_%d", name, k);
+        MGPU_TRY(emulate_launch(e, &emitted->launch[k], function, pointers, order));
     }
     return 0;
 }

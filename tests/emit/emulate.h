@@ -30,4 +30,8 @@ void emulate_close(struct emulated *e);
 int emulate_run(struct emulated *e, const struct mgpu_emitted *emitted, const char *name,
                 void **pointers, enum emulate_order order);
 
+/* Runs one launch of the function called so, for which calls has call_FUNCTION. */
+int emulate_launch(struct emulated *e, const struct mgpu_emit_launch *launch, const char *function,
+                   void **pointers, enum emulate_order order);
+
 #endif

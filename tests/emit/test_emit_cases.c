@@ -60,7 +60,7 @@ static void swap(struct swaps *swaps, struct mgpu_instruction *in, FILE *text, F
     *s = (struct swapped){
         .in = in, .kernel = in->kernel, .state = in->launch.state, .library = &swaps->library};
     snprintf(s->name, sizeof s->name, "n%d", swaps->count);
-    mgpu_emit(&s->emitted, node, s->name);
+    mgpu_emit(&s->emitted, node, s->name, false);
     CHECK_OK(mgpu_alloc(&s->workspace, (uint64_t)s->emitted.workspace, "test"));
     fprintf(text, "%s", s->emitted.text);
     emulate_write_calls(calls, &s->emitted, s->name);

@@ -1,0 +1,64 @@
+#include "runtime/compile/finite.h"
+
+#include "runtime/base/status.h"
+
+#include <stdio.h>
+
+static bool finite_floats(const float *x, int64_t n)
+{
+    float sum = 0; /* 0 * x is NaN where x is not finite */
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += 0 * x[i];
+    return sum == 0;
+}
+
+static bool finite_doubles(const double *x, int64_t n)
+{
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += 0 * x[i];
+    return sum == 0;
+}
+
+bool mgpu_all_finite(const void *data, enum mgpu_dtype type, int64_t bytes)
+{
+    if (type == MGPU_FLOAT)
+        return finite_floats(data, bytes / (int64_t)sizeof(float));
+    return type != MGPU_DOUBLE || finite_doubles(data, bytes / (int64_t)sizeof(double));
+}
+
+const char *mgpu_find_not_finite(char text[MGPU_VALUE_TEXT], const struct mgpu_program *p,
+                                 void *const buffer[MGPU_BUFFERS], const struct mgpu_execution *run)
+{
+    for (int i = 0; i < p->results && !run->idle; i++) {
+        const struct mgpu_port *r = &p->result[i];
+        if (r->index < run->losses &&
+            !mgpu_all_finite((char *)buffer[MGPU_BUFFER_RESULTS] + r->offset, r->type,
+                             (int64_t)mgpu_dtype_size(r->type)))
+            return "the loss";
+    }
+    for (int i = 0; i < p->graph->parameter_count && run->check_gradients; i++) {
+        const struct mgpu_parameter *q = &p->graph->parameters[i];
+        if (q->gradient && p->gradient[i] >= 0 &&
+            !mgpu_all_finite((char *)buffer[MGPU_BUFFER_GRADIENTS] + p->gradient[i], q->value->type,
+                             mgpu_value_bytes(q->value))) {
+            snprintf(text, MGPU_VALUE_TEXT, "the gradient of '%.200s'", q->name);
+            return text;
+        }
+    }
+    return NULL;
+}
+
+int mgpu_not_finite(const char *what, const struct mgpu_instruction *first)
+{
+    char text[MGPU_VALUE_TEXT];
+    if (!first)
+        return mgpu_fail(MGPU_EINVALID, "%s is not finite (all of this rank's values are)", what);
+    const struct mgpu_origin *o = &first->node->origin;
+    return mgpu_fail(MGPU_EINVALID,
+                     "%s is not finite; the first value that is not is %s%s (operator %s)", what,
+                     o->role == MGPU_BACKWARD ? "the gradient of " : "the output of ",
+                     mgpu_origin_text(text, o), first->node->op->name);
+}

@@ -1,0 +1,20 @@
+/* Losses and gradients that are not finite, and the node where that began. */
+#ifndef MGPU_COMPILE_FINITE_H
+#define MGPU_COMPILE_FINITE_H
+
+#include "runtime/compile/walk.h"
+
+/* What is not finite after a run, as text, from a rank's results and gradients as the host sees
+ * them; NULL: all is well. */
+const char *mgpu_find_not_finite(char text[MGPU_VALUE_TEXT], const struct mgpu_program *program,
+                                 void *const buffer[MGPU_BUFFERS],
+                                 const struct mgpu_execution *run);
+
+/* Whether `bytes` of elements of the type are; others than float and double always are. */
+bool mgpu_all_finite(const void *data, enum mgpu_dtype type, int64_t bytes);
+
+/* MGPU_EINVALID: `what` is not finite, and it began at this instruction (NULL: at none of this
+ * rank's). */
+int mgpu_not_finite(const char *what, const struct mgpu_instruction *first);
+
+#endif

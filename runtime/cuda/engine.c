@@ -1,0 +1,333 @@
+#include "runtime/base/status.h"
+#include "runtime/cuda/cuda.h"
+#include "runtime/cuda/device.h"
+#include "runtime/cuda/ranks.h"
+#include "runtime/graph/step_scalar.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct mgpu_gpu_rank *rank_of(struct mgpu_engine *engine)
+{
+    return (struct mgpu_gpu_rank *)engine;
+}
+
+static int enter(struct mgpu_engine *engine)
+{
+    return mgpu_gpu_enter(&rank_of(engine)->all->gpu);
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+/* What moves at every step is where the GPU can fetch it while it computes. */
+static bool is_pinned(int buffer)
+{
+    return buffer == MGPU_BUFFER_INPUTS || buffer == MGPU_BUFFER_RESULTS ||
+           buffer == MGPU_BUFFER_SCALARS;
+}
+
+static int host_memory(struct mgpu_gpu_rank *rank, int b, int64_t bytes)
+{
+    if (!is_pinned(b))
+        return mgpu_alloc(&rank->host[b], (uint64_t)bytes, "the host's copy of a GPU's memory");
+    GPU_TRY(&rank->all->gpu, cuMemAllocHost, (&rank->host[b], (size_t)bytes));
+    memset(rank->host[b], 0, (size_t)bytes);
+    return 0;
+}
+
+/* One block of the GPU holds it all; `stop` stands behind the results. */
+static int allocate(struct mgpu_engine *engine, const int64_t bytes[MGPU_BUFFERS],
+                    void *host[MGPU_BUFFERS])
+{
+    enum { ALIGN = 256, STOP = 4 };
+    struct mgpu_gpu_rank *rank = rank_of(engine);
+    int64_t offset[MGPU_BUFFERS], size = 0;
+    MGPU_TRY(enter(engine));
+    memcpy(rank->bytes, bytes, sizeof rank->bytes);
+    for (int b = 0; b < MGPU_BUFFER_CONSTANTS; b++) {
+        offset[b] = size;
+        size += (bytes[b] + STOP + ALIGN - 1) / ALIGN * ALIGN;
+    }
+    MGPU_TRY(mgpu_gpu_alloc(&rank->all->gpu, &rank->memory, size,
+                            "weights, gradients, optimizer state and activations"));
+    for (int b = 0; b < MGPU_BUFFER_CONSTANTS; b++) {
+        rank->buffer[b] = (void *)(rank->memory + (CUdeviceptr)offset[b]);
+        if (b != MGPU_BUFFER_ARENA)
+            MGPU_TRY(host_memory(rank, b, bytes[b] + STOP));
+        host[b] = rank->host[b];
+    }
+    rank->stop = (CUdeviceptr)rank->buffer[MGPU_BUFFER_RESULTS] +
+                 (CUdeviceptr)bytes[MGPU_BUFFER_RESULTS];
+    rank->queue = (struct mgpu_gpu_queue){
+        .gpu = &rank->all->gpu, .stream = rank->compute, .stop = rank->stop};
+    return 0;
+}
+
+static int upload(struct mgpu_engine *engine, enum mgpu_buffer b, int64_t offset, int64_t bytes)
+{
+    struct mgpu_gpu_rank *rank = rank_of(engine);
+    MGPU_TRY(enter(engine));
+    if (bytes)
+        GPU_TRY(&rank->all->gpu, cuMemcpyHtoD,
+                ((CUdeviceptr)rank->buffer[b] + (CUdeviceptr)offset, (char *)rank->host[b] + offset,
+                 (size_t)bytes));
+    return 0;
+}
+
+static int download(struct mgpu_engine *engine, enum mgpu_buffer b, int64_t offset, int64_t bytes)
+{
+    struct mgpu_gpu_rank *rank = rank_of(engine);
+    MGPU_TRY(enter(engine));
+    if (bytes)
+        GPU_TRY(&rank->all->gpu, cuMemcpyDtoH,
+                ((char *)rank->host[b] + offset, (CUdeviceptr)rank->buffer[b] + (CUdeviceptr)offset,
+                 (size_t)bytes));
+    return 0;
+}
+
+/* ---- Programs -------------------------------------------------------------------------------- */
+
+static void emit_checks(const struct mgpu_gpu_rank *rank, struct mgpu_gpu_bound *b,
+                        struct mgpu_gpu_batch *batch)
+{
+    const struct mgpu_graph *g = b->program->graph;
+    enum mgpu_dtype type = MGPU_FLOAT;
+    for (int i = 0; i < g->parameter_count; i++)
+        if (g->parameters[i].gradient)
+            type = g->parameters[i].gradient->type;
+    int64_t count = rank->bytes[MGPU_BUFFER_GRADIENTS] / (int64_t)mgpu_dtype_size(type);
+    if (count) {
+        mgpu_emit_finite(&b->finite_gradients.emitted, type, count, MGPU_GPU_KERNEL);
+        mgpu_gpu_batch_add(batch, &b->finite_gradients);
+    }
+    if (b->program->results) {
+        mgpu_emit_finite(&b->finite_loss.emitted, b->program->result[0].type, 1, MGPU_GPU_KERNEL);
+        mgpu_gpu_batch_add(batch, &b->finite_loss);
+    }
+}
+
+static int load_kernels(struct mgpu_gpu_rank *rank, struct mgpu_gpu_bound *b)
+{
+    struct mgpu_gpu_batch batch = {0};
+    for (int k = 0; k < b->program->instructions; k++) {
+        struct mgpu_instruction *in = &b->program->instruction[k];
+        struct mgpu_gpu_kernel *kernel = mgpu_gpu_kernel_of(in);
+        if (kernel)
+            mgpu_gpu_batch_add(&batch, kernel);
+    }
+    mgpu_gpu_emit_sums(rank->all, b, &batch);
+    emit_checks(rank, b, &batch);
+    int rc = mgpu_gpu_batch_load(&batch, &rank->all->gpu);
+    mgpu_gpu_batch_free(&batch);
+    return rc;
+}
+
+static int make_events(struct mgpu_gpu_rank *rank, CUevent *event, int count)
+{
+    for (int i = 0; i < count; i++)
+        GPU_TRY(&rank->all->gpu, cuEventCreate, (&event[i], CU_EVENT_DISABLE_TIMING));
+    return 0;
+}
+
+static int bind(struct mgpu_engine *engine, struct mgpu_program *p)
+{
+    struct mgpu_gpu_rank *rank = rank_of(engine);
+    struct mgpu_gpu_bound *b = mgpu_xcalloc(1, sizeof *b);
+    int64_t constants = p->bytes[MGPU_BUFFER_CONSTANTS];
+    MGPU_TRY(enter(engine));
+    rank->bound = mgpu_grow(rank->bound, (size_t)rank->bounds, sizeof(struct mgpu_gpu_bound *));
+    rank->bound[rank->bounds++] = b;
+    b->program = p;
+    b->event = mgpu_xcalloc((size_t)p->events + 1, sizeof *b->event);
+    b->state = mgpu_xcalloc((size_t)p->instructions + 1, sizeof *b->state);
+    b->events = p->events;
+    MGPU_TRY(make_events(rank, b->event, p->events));
+    MGPU_TRY(mgpu_gpu_alloc(&rank->all->gpu, &b->constants, constants, "constants"));
+    if (constants)
+        GPU_TRY(&rank->all->gpu, cuMemcpyHtoD, (b->constants, p->constants, (size_t)constants));
+    rank->buffer[MGPU_BUFFER_CONSTANTS] = (void *)b->constants;
+    mgpu_program_bind(p, rank->buffer);
+    return load_kernels(rank, b);
+}
+
+/* ---- Runs ------------------------------------------------------------------------------------ */
+
+/* The last rank to come submits for all. */
+static int meet(struct mgpu_gpu_rank *rank)
+{
+    struct mgpu_gpu_ranks *all = rank->all;
+    pthread_mutex_lock(&all->lock);
+    uint64_t round = all->round;
+    if (++all->arrived == all->count && !all->aborted) {
+        mgpu_gpu_step(all);
+        all->arrived = 0;
+        all->round++;
+        pthread_cond_broadcast(&all->changed);
+    }
+    while (all->round == round && !all->aborted)
+        pthread_cond_wait(&all->changed, &all->lock);
+    int rc = all->round == round ? mgpu_fail_text(MGPU_EDEVICE, all->reason) : rank->rc;
+    if (rc < 0 && all->round != round)
+        mgpu_fail_text(rc, rank->text);
+    pthread_mutex_unlock(&all->lock);
+    return rc;
+}
+
+static int execute(struct mgpu_engine *engine, struct mgpu_program *p,
+                   const struct mgpu_execution *run)
+{
+    struct mgpu_gpu_rank *rank = rank_of(engine);
+    rank->now = NULL;
+    for (int i = 0; i < rank->bounds; i++)
+        if (rank->bound[i]->program == p)
+            rank->now = rank->bound[i];
+    if (!rank->now)
+        return mgpu_fail(MGPU_EINTERNAL, "the program was not bound");
+    rank->run = run;
+    memcpy(rank->host[MGPU_BUFFER_SCALARS], run->scalars, sizeof(double) * MGPU_SCALARS);
+    return meet(rank);
+}
+
+static void abort_all(struct mgpu_engine *engine, const char *reason)
+{
+    struct mgpu_gpu_ranks *all = rank_of(engine)->all;
+    pthread_mutex_lock(&all->lock);
+    if (!all->aborted)
+        snprintf(all->reason, sizeof all->reason, "%s", reason);
+    all->aborted = true;
+    pthread_cond_broadcast(&all->changed);
+    pthread_mutex_unlock(&all->lock);
+}
+
+/* ---- Beginning and end ----------------------------------------------------------------------- */
+
+static void free_bound(struct mgpu_gpu_rank *rank, struct mgpu_gpu_bound *b)
+{
+    const struct mgpu_cuda_driver *cu = &rank->all->gpu.cu;
+    for (int i = 0; i < b->events; i++)
+        if (b->event[i])
+            cu->cuEventDestroy(b->event[i]);
+    for (int i = 0; i < b->sums; i++)
+        mgpu_emitted_free(&b->sum[i].emitted);
+    mgpu_emitted_free(&b->finite_loss.emitted);
+    mgpu_emitted_free(&b->finite_gradients.emitted);
+    if (b->constants)
+        cu->cuMemFree(b->constants);
+    free(b->event);
+    free(b->state);
+    free(b->sum);
+    free(b->first_sum);
+    free(b);
+}
+
+static void free_streams(struct mgpu_gpu_rank *rank)
+{
+    const struct mgpu_cuda_driver *cu = &rank->all->gpu.cu;
+    for (int g = 0; g <= rank->all->places && rank->communicate; g++) {
+        if (rank->communicate[g])
+            cu->cuStreamDestroy(rank->communicate[g]);
+        if (rank->arrived[g])
+            cu->cuEventDestroy(rank->arrived[g]);
+        if (rank->answered[g])
+            cu->cuEventDestroy(rank->answered[g]);
+    }
+    if (rank->compute)
+        cu->cuStreamDestroy(rank->compute);
+    if (rank->here)
+        cu->cuEventDestroy(rank->here);
+    free(rank->communicate);
+    free(rank->arrived);
+    free(rank->answered);
+}
+
+static void free_rank(struct mgpu_gpu_rank *rank)
+{
+    const struct mgpu_cuda_driver *cu = &rank->all->gpu.cu;
+    for (int i = 0; i < rank->bounds; i++)
+        free_bound(rank, rank->bound[i]);
+    free(rank->bound);
+    for (int b = 0; b < MGPU_BUFFERS; b++)
+        if (is_pinned(b) && rank->host[b])
+            cu->cuMemFreeHost(rank->host[b]);
+        else
+            mgpu_free(rank->host[b]);
+    if (rank->memory)
+        cu->cuMemFree(rank->memory);
+    free_streams(rank);
+}
+
+/* The last one takes the GPU along. */
+static void free_engine(struct mgpu_engine *engine)
+{
+    struct mgpu_gpu_ranks *all = rank_of(engine)->all;
+    if (--all->references > 0)
+        return;
+    mgpu_gpu_enter(&all->gpu);
+    mgpu_gpu_graphs_free(all);
+    for (int r = 0; r < all->count; r++)
+        free_rank(&all->rank[r]);
+    mgpu_gpu_close(&all->gpu);
+    pthread_cond_destroy(&all->changed);
+    pthread_mutex_destroy(&all->lock);
+    free(all->rank);
+    free(all);
+}
+
+static const struct mgpu_engine_ops ops = {.backend = &mgpu_backend_cuda,
+                                           .enter = enter,
+                                           .allocate = allocate,
+                                           .bind = bind,
+                                           .execute = execute,
+                                           .upload = upload,
+                                           .download = download,
+                                           .abort = abort_all,
+                                           .free = free_engine};
+
+static int open_rank(struct mgpu_gpu_ranks *all, int r)
+{
+    struct mgpu_gpu_rank *rank = &all->rank[r];
+    int groups = all->places + 1;
+    rank->communicate = mgpu_xcalloc((size_t)groups, sizeof *rank->communicate);
+    rank->arrived = mgpu_xcalloc((size_t)groups, sizeof *rank->arrived);
+    rank->answered = mgpu_xcalloc((size_t)groups, sizeof *rank->answered);
+    GPU_TRY(&all->gpu, cuStreamCreateWithPriority, (&rank->compute, CU_STREAM_NON_BLOCKING, 0));
+    MGPU_TRY(make_events(rank, &rank->here, 1));
+    MGPU_TRY(make_events(rank, rank->arrived, groups));
+    MGPU_TRY(make_events(rank, rank->answered, groups));
+    for (int g = 0; g < groups; g++) /* communication goes before computation */
+        if (all->count > 1 && (g == rank->place || (g == all->places && all->places > 1)))
+            GPU_TRY(&all->gpu, cuStreamCreateWithPriority,
+                    (&rank->communicate[g], CU_STREAM_NON_BLOCKING, -1));
+    return 0;
+}
+
+int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, int replicas, int places)
+{
+    struct mgpu_gpu_ranks *all = mgpu_xcalloc(1, sizeof *all);
+    mgpu_gpu_backend_begin();
+    int rc = mgpu_gpu_open(&all->gpu, gpu);
+    if (rc < 0) {
+        free(all);
+        return rc;
+    }
+    all->count = all->references = replicas * places;
+    all->replicas = replicas;
+    all->places = places;
+    all->rank = mgpu_xcalloc((size_t)all->count, sizeof *all->rank);
+    pthread_mutex_init(&all->lock, NULL);
+    pthread_cond_init(&all->changed, NULL);
+    for (int r = 0; r < all->count; r++) {
+        all->rank[r] = (struct mgpu_gpu_rank){.engine.ops = &ops,
+                                              .all = all,
+                                              .rank = r,
+                                              .replica = r / places,
+                                              .place = r % places};
+        out[r] = &all->rank[r].engine;
+    }
+    for (int r = 0; r < all->count && rc == 0; r++)
+        rc = open_rank(all, r);
+    for (int r = 0; r < all->count && rc < 0; r++)
+        free_engine(out[r]);
+    return rc;
+}

@@ -1,0 +1,79 @@
+#include "runtime/cuda/gpu.h"
+
+#include "runtime/base/memory.h"
+#include "runtime/base/status.h"
+#include "runtime/cuda/compile.h"
+#include "runtime/cuda/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int take_context(struct mgpu_gpu *gpu)
+{
+    GPU_TRY(gpu, cuDeviceGet, (&gpu->device, gpu->index));
+    GPU_TRY(gpu, cuDevicePrimaryCtxRetain, (&gpu->context, gpu->device));
+    return mgpu_gpu_enter(gpu);
+}
+
+int mgpu_gpu_open(struct mgpu_gpu *gpu, int index)
+{
+    *gpu = (struct mgpu_gpu){.index = index};
+    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&gpu->cu), "no NVIDIA driver"));
+    MGPU_TRY(mgpu_cuda_driver_check(&gpu->cu, index, &gpu->sm));
+    int rc = take_context(gpu);
+    if (rc < 0)
+        mgpu_gpu_close(gpu);
+    return rc;
+}
+
+void mgpu_gpu_close(struct mgpu_gpu *gpu)
+{
+    for (int i = 0; i < gpu->modules; i++) {
+        gpu->cu.cuModuleUnload(gpu->module[i].module);
+        free(gpu->module[i].text);
+    }
+    free(gpu->module);
+    if (gpu->context)
+        gpu->cu.cuDevicePrimaryCtxRelease(gpu->device);
+}
+
+int mgpu_gpu_enter(const struct mgpu_gpu *gpu)
+{
+    GPU_TRY(gpu, cuCtxSetCurrent, (gpu->context));
+    return 0;
+}
+
+int mgpu_gpu_alloc(const struct mgpu_gpu *gpu, CUdeviceptr *out, int64_t bytes, const char *what)
+{
+    size_t available = 0, total = 0;
+    *out = 0;
+    GPU_TRY(gpu, cuMemGetInfo, (&available, &total));
+    CUresult result = (uint64_t)bytes > available
+                          ? CUDA_ERROR_OUT_OF_MEMORY
+                          : gpu->cu.cuMemAlloc(out, (size_t)bytes + !bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return mgpu_fail(MGPU_ENOMEM, "cuda:%d: %s needs %.1f MiB, %.1f of %.1f MiB are free",
+                         gpu->index, what, (double)bytes / 0x1p20, (double)available / 0x1p20,
+                         (double)total / 0x1p20);
+    MGPU_TRY(mgpu_cuda_status(&gpu->cu, result, "cuMemAlloc"));
+    GPU_TRY(gpu, cuMemsetD8, (*out, 0, (size_t)bytes));
+    return 0;
+}
+
+int mgpu_gpu_load(struct mgpu_gpu *gpu, const char *text, CUmodule *out)
+{
+    struct mgpu_cubin cubin;
+    for (int i = 0; i < gpu->modules; i++)
+        if (!strcmp(gpu->module[i].text, text)) {
+            *out = gpu->module[i].module;
+            return 0;
+        }
+    MGPU_TRY(mgpu_cuda_compile_cached(&cubin, text, gpu->sm));
+    CUresult result = gpu->cu.cuModuleLoadData(out, cubin.data);
+    mgpu_cubin_free(&cubin);
+    MGPU_TRY(mgpu_cuda_status(&gpu->cu, result, "cuModuleLoadData"));
+    gpu->module = mgpu_grow(gpu->module, (size_t)gpu->modules, sizeof *gpu->module);
+    gpu->module[gpu->modules++] =
+        (struct mgpu_gpu_module){.text = mgpu_xstrdup(text), .module = *out};
+    return 0;
+}

@@ -1,0 +1,38 @@
+/* One GPU as its ranks share it: the driver, its context, and the kernels that were loaded. */
+#ifndef MGPU_CUDA_GPU_H
+#define MGPU_CUDA_GPU_H
+
+#include "runtime/cuda/api.h"
+
+struct mgpu_gpu_module {
+    char *text; /* that it was made from */
+    CUmodule module;
+};
+
+struct mgpu_gpu {
+    struct mgpu_cuda_driver cu;
+    int index, sm;
+    CUdevice device;
+    CUcontext context;
+    int modules;
+    struct mgpu_gpu_module *module;
+};
+
+/* The GPU is checked, and its context is the calling thread's. */
+int mgpu_gpu_open(struct mgpu_gpu *gpu, int index);
+void mgpu_gpu_close(struct mgpu_gpu *gpu);
+
+/* Makes its context the calling thread's. */
+int mgpu_gpu_enter(const struct mgpu_gpu *gpu);
+
+/* Zeroed memory; MGPU_ENOMEM with what is needed and what is free. */
+int mgpu_gpu_alloc(const struct mgpu_gpu *gpu, CUdeviceptr *out, int64_t bytes, const char *what);
+
+/* The module of these kernels (runtime/emit), compiled where it is not there yet. */
+int mgpu_gpu_load(struct mgpu_gpu *gpu, const char *text, CUmodule *out);
+
+/* As mgpu_cuda_status: GPU_TRY(gpu, cuMemFree, (p)) calls and passes errors on. */
+#define GPU_TRY(gpu, call, arguments)                                                              \
+    MGPU_TRY(mgpu_cuda_status(&(gpu)->cu, (gpu)->cu.call arguments, #call))
+
+#endif

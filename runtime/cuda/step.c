@@ -1,0 +1,358 @@
+#include "runtime/cuda/ranks.h"
+
+#include "runtime/base/status.h"
+#include "runtime/compile/finite.h"
+#include "runtime/cuda/device.h"
+#include "runtime/graph/step_scalar.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- What a walk does ------------------------------------------------------------------------ */
+
+static struct mgpu_gpu_rank *rank_of(const struct mgpu_walk *walk)
+{
+    return walk->context;
+}
+
+void mgpu_gpu_touches(const struct mgpu_gpu_rank *rank, CUstream stream,
+                      const struct mgpu_cuda_access *access, int count)
+{
+    if (rank->all->gpu.cu.touches)
+        rank->all->gpu.cu.touches(stream, access, count);
+}
+
+static void tell_operands(const struct mgpu_gpu_rank *rank, const struct mgpu_instruction *in)
+{
+    struct mgpu_cuda_access access[MGPU_MAX_INPUTS + MGPU_MAX_OUTPUTS + 2];
+    int n = 0;
+    for (int i = 0; i < in->operands && n < MGPU_MAX_INPUTS + MGPU_MAX_OUTPUTS + 1; i++) {
+        const struct mgpu_operand *o = &in->operand[i];
+        void *at = i < in->inputs + in->outputs ? in->tensor[i].data : in->launch.workspace;
+        if (o->bytes > 0)
+            access[n++] = (struct mgpu_cuda_access){(CUdeviceptr)at, o->bytes, o->write};
+    }
+    if (in->node->origin.role == MGPU_UPDATE)
+        access[n++] = (struct mgpu_cuda_access){rank->stop, 4, false};
+    mgpu_gpu_touches(rank, rank->compute, access, n);
+}
+
+static int compute(struct mgpu_walk *walk, int k)
+{
+    char text[MGPU_VALUE_TEXT];
+    struct mgpu_gpu_rank *rank = rank_of(walk);
+    struct mgpu_instruction *in = &walk->program->instruction[k];
+    in->launch.queue = &rank->queue;
+    tell_operands(rank, in);
+    return mgpu_prefix(in->kernel->run(&in->launch), "%s",
+                       mgpu_origin_text(text, &in->node->origin));
+}
+
+static int communicate(struct mgpu_walk *walk, int k)
+{
+    return mgpu_gpu_post(rank_of(walk), k);
+}
+
+/* The host waits for all streams in the end. */
+static int wait(struct mgpu_walk *walk, const struct mgpu_instruction *by, int k)
+{
+    struct mgpu_gpu_rank *rank = rank_of(walk);
+    const struct mgpu_instruction *in = &walk->program->instruction[k];
+    if (rank->now->state[k] != MGPU_GPU_STARTED)
+        return MGPU_LATER;
+    if (!by || (by->queue == MGPU_QUEUE_COMMUNICATION && by->group == in->group))
+        return 0;
+    CUstream stream =
+        by->queue == MGPU_QUEUE_COMPUTE ? rank->compute : rank->communicate[by->group];
+    GPU_TRY(&rank->all->gpu, cuStreamWaitEvent, (stream, rank->now->event[in->signal], 0));
+    return 0;
+}
+
+static int look_at(struct mgpu_gpu_rank *rank, const struct mgpu_gpu_kernel *kernel,
+                   enum mgpu_buffer buffer, int64_t offset, int64_t bytes)
+{
+    CUdeviceptr pointer[] = {(CUdeviceptr)rank->buffer[buffer] + (CUdeviceptr)offset, rank->stop};
+    struct mgpu_cuda_access access[] = {{pointer[0], bytes, false}, {rank->stop, 4, true}};
+    mgpu_gpu_touches(rank, rank->compute, access, 2);
+    return mgpu_gpu_submit(&rank->queue, kernel, pointer);
+}
+
+/* On the GPU: what is not finite raises `stop`, which updates look at. */
+static int check(struct mgpu_walk *walk)
+{
+    struct mgpu_gpu_rank *rank = rank_of(walk);
+    const struct mgpu_program *p = walk->program;
+    const struct mgpu_execution *run = walk->run;
+    for (int i = 0; i < p->results && !run->idle; i++) {
+        const struct mgpu_port *r = &p->result[i];
+        if (r->index < run->losses)
+            MGPU_TRY(look_at(rank, &rank->now->finite_loss, MGPU_BUFFER_RESULTS, r->offset,
+                             (int64_t)mgpu_dtype_size(r->type)));
+    }
+    if (run->check_gradients && rank->bytes[MGPU_BUFFER_GRADIENTS])
+        MGPU_TRY(look_at(rank, &rank->now->finite_gradients, MGPU_BUFFER_GRADIENTS, 0,
+                         rank->bytes[MGPU_BUFFER_GRADIENTS]));
+    return 0;
+}
+
+static const struct mgpu_walk_ops ops = {
+    .compute = compute, .communicate = communicate, .wait = wait, .check = check};
+
+/* ---- One run of all ranks -------------------------------------------------------------------- */
+
+static int up(const struct mgpu_gpu_rank *rank, enum mgpu_buffer b, int64_t bytes)
+{
+    if (bytes)
+        GPU_TRY(&rank->all->gpu, cuMemcpyHtoDAsync,
+                ((CUdeviceptr)rank->buffer[b], rank->host[b], (size_t)bytes, rank->compute));
+    return 0;
+}
+
+static int begin_rank(struct mgpu_gpu_rank *rank)
+{
+    const struct mgpu_program *p = rank->now->program;
+    for (int k = 0; k < p->instructions; k++)
+        rank->now->state[k] = MGPU_GPU_AHEAD;
+    rank->finished = false;
+    rank->walk = (struct mgpu_walk){
+        .ops = &ops, .context = rank, .program = rank->now->program, .run = rank->run};
+    MGPU_TRY(up(rank, MGPU_BUFFER_SCALARS, sizeof(double) * MGPU_SCALARS));
+    MGPU_TRY(up(rank, MGPU_BUFFER_INPUTS, rank->run->idle ? 0 : p->bytes[MGPU_BUFFER_INPUTS]));
+    GPU_TRY(&rank->all->gpu, cuMemsetD8Async, (rank->stop, 0, 4, rank->compute));
+    return 0;
+}
+
+/* `stop` stands behind the results. */
+static int end_rank(struct mgpu_gpu_rank *rank)
+{
+    GPU_TRY(&rank->all->gpu, cuMemcpyDtoHAsync,
+            (rank->host[MGPU_BUFFER_RESULTS], (CUdeviceptr)rank->buffer[MGPU_BUFFER_RESULTS],
+             (size_t)(rank->bytes[MGPU_BUFFER_RESULTS] + 4), rank->compute));
+    return 0;
+}
+
+static int begin_all(struct mgpu_gpu_ranks *all)
+{
+    for (int r = 0; r < all->count; r++)
+        MGPU_TRY(begin_rank(&all->rank[r]));
+    return 0;
+}
+
+/* Each rank goes on as far as it can; who waits for others comes again. */
+static int walk_all(struct mgpu_gpu_ranks *all)
+{
+    int left = all->count;
+    while (left > 0) {
+        bool moves = false;
+        for (int r = 0; r < all->count; r++) {
+            struct mgpu_gpu_rank *rank = &all->rank[r];
+            int before = rank->walk.next, rc = rank->finished ? 0 : mgpu_walk_on(&rank->walk);
+            MGPU_TRY(rc);
+            moves = moves || rank->walk.next > before || (rc == 0 && !rank->finished);
+            left -= rc == 0 && !rank->finished;
+            rank->finished = rc == 0;
+        }
+        if (!moves)
+            return mgpu_fail(MGPU_EINTERNAL, "the ranks wait for one another");
+    }
+    return 0;
+}
+
+/* Every stream follows the first rank's, and that one the others. */
+static int fork_streams(struct mgpu_gpu_ranks *all)
+{
+    CUstream first = all->rank[0].compute;
+    GPU_TRY(&all->gpu, cuEventRecord, (all->rank[0].here, first));
+    for (int r = 0; r < all->count; r++)
+        for (int g = -1; g <= all->places; g++) {
+            CUstream s = g < 0 ? all->rank[r].compute : all->rank[r].communicate[g];
+            if (s && s != first)
+                GPU_TRY(&all->gpu, cuStreamWaitEvent, (s, all->rank[0].here, 0));
+        }
+    return 0;
+}
+
+static int join_streams(struct mgpu_gpu_ranks *all)
+{
+    CUstream first = all->rank[0].compute;
+    for (int r = 0; r < all->count; r++)
+        for (int g = -1; g <= all->places; g++) {
+            CUstream s = g < 0 ? all->rank[r].compute : all->rank[r].communicate[g];
+            if (!s || s == first)
+                continue;
+            GPU_TRY(&all->gpu, cuEventRecord, (all->rank[r].here, s));
+            GPU_TRY(&all->gpu, cuStreamWaitEvent, (first, all->rank[r].here, 0));
+        }
+    return 0;
+}
+
+static int submit(struct mgpu_gpu_ranks *all)
+{
+    MGPU_TRY(fork_streams(all));
+    MGPU_TRY(begin_all(all));
+    MGPU_TRY(walk_all(all));
+    for (int r = 0; r < all->count; r++)
+        MGPU_TRY(end_rank(&all->rank[r]));
+    return join_streams(all);
+}
+
+/* ---- Graphs ---------------------------------------------------------------------------------- */
+
+/* What decides which instructions run. */
+struct key {
+    const struct mgpu_program *program;
+    int losses;
+    bool last_piece, idle, contributes, check_gradients;
+};
+
+struct mgpu_gpu_graph {
+    struct key key[MGPU_MAX_RANKS];
+    CUgraphExec exec; /* NULL: it ran once, without */
+};
+
+static struct key key_of(const struct mgpu_gpu_rank *rank)
+{
+    struct key k;
+    memset(&k, 0, sizeof k); /* compared as bytes */
+    k.program = rank->now->program;
+    k.losses = rank->run->losses;
+    k.last_piece = rank->run->last_piece;
+    k.idle = rank->run->idle;
+    k.contributes = rank->run->contributes;
+    k.check_gradients = rank->run->check_gradients;
+    return k;
+}
+
+/* NULL: such a run is new; it is known from now on. */
+static struct mgpu_gpu_graph *find_graph(struct mgpu_gpu_ranks *all)
+{
+    struct mgpu_gpu_graph now;
+    memset(&now, 0, sizeof now);
+    for (int r = 0; r < all->count; r++)
+        now.key[r] = key_of(&all->rank[r]);
+    for (int i = 0; i < all->graphs; i++)
+        if (!memcmp(all->graph[i].key, now.key, sizeof now.key))
+            return &all->graph[i];
+    all->graph = mgpu_grow(all->graph, (size_t)all->graphs, sizeof *all->graph);
+    all->graph[all->graphs++] = now;
+    return NULL;
+}
+
+static int capture(struct mgpu_gpu_ranks *all, CUgraphExec *exec)
+{
+    CUgraph graph = NULL;
+    CUstream first = all->rank[0].compute;
+    GPU_TRY(&all->gpu, cuStreamBeginCapture, (first, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    int rc = submit(all);
+    CUresult result = all->gpu.cu.cuStreamEndCapture(first, &graph);
+    if (rc == 0)
+        rc = mgpu_cuda_status(&all->gpu.cu, result, "cuStreamEndCapture");
+    if (rc == 0)
+        rc = mgpu_cuda_status(&all->gpu.cu,
+                              all->gpu.cu.cuGraphInstantiateWithFlags(exec, graph, 0),
+                              "cuGraphInstantiate");
+    if (graph)
+        all->gpu.cu.cuGraphDestroy(graph);
+    return rc;
+}
+
+/* The first time runs without a graph: what is loaded then need not be captured. */
+static int run(struct mgpu_gpu_ranks *all)
+{
+    struct mgpu_gpu_graph *graph = all->no_capture ? NULL : find_graph(all);
+    if (graph && !graph->exec && capture(all, &graph->exec) < 0) {
+        mgpu_note("cuda:%d: steps are submitted call by call, they cannot be captured as a graph: "
+                  "%s",
+                  all->gpu.index, mgpu_error());
+        all->no_capture = true;
+        graph->exec = NULL;
+    }
+    if (graph && graph->exec)
+        GPU_TRY(&all->gpu, cuGraphLaunch, (graph->exec, all->rank[0].compute));
+    else
+        MGPU_TRY(submit(all));
+    GPU_TRY(&all->gpu, cuStreamSynchronize, (all->rank[0].compute));
+    return 0;
+}
+
+void mgpu_gpu_graphs_free(struct mgpu_gpu_ranks *all)
+{
+    for (int i = 0; i < all->graphs; i++)
+        if (all->graph[i].exec)
+            all->gpu.cu.cuGraphExecDestroy(all->graph[i].exec);
+    free(all->graph);
+}
+
+/* ---- Values that are not finite -------------------------------------------------------------- */
+
+static int outputs_finite(const struct mgpu_gpu_rank *rank, const struct mgpu_instruction *in,
+                          bool *finite)
+{
+    *finite = true;
+    for (int i = in->inputs; i < in->inputs + in->outputs && *finite; i++) {
+        const struct mgpu_tensor *t = &in->tensor[i];
+        void *data;
+        if (!t->data || in->operand[i].bytes <= 0)
+            continue;
+        MGPU_TRY(mgpu_alloc(&data, (uint64_t)in->operand[i].bytes, "a node's output"));
+        int rc = mgpu_cuda_status(&rank->all->gpu.cu,
+                                  rank->all->gpu.cu.cuMemcpyDtoH(data, (CUdeviceptr)t->data,
+                                                                 (size_t)in->operand[i].bytes),
+                                  "cuMemcpyDtoH");
+        *finite = rc == 0 && mgpu_all_finite(data, t->type, in->operand[i].bytes);
+        mgpu_free(data);
+        MGPU_TRY(rc);
+    }
+    return 0;
+}
+
+/* Computes again, looking at every value, to name the node where it began. */
+static int name_first(struct mgpu_gpu_rank *rank)
+{
+    char text[MGPU_VALUE_TEXT];
+    bool finite = true;
+    struct mgpu_program *p = rank->now->program;
+    MGPU_TRY(rank->engine.ops->download(&rank->engine, MGPU_BUFFER_GRADIENTS, 0,
+                                        rank->bytes[MGPU_BUFFER_GRADIENTS]));
+    const char *what = mgpu_find_not_finite(text, p, rank->host, rank->run);
+    for (int k = 0; k < p->instructions; k++) {
+        const struct mgpu_instruction *in = &p->instruction[k];
+        if (in->node->origin.role == MGPU_UPDATE)
+            break;
+        if (mgpu_skipped(in, rank->run) || in->queue != MGPU_QUEUE_COMPUTE)
+            continue;
+        MGPU_TRY(compute(&rank->walk, k));
+        GPU_TRY(&rank->all->gpu, cuStreamSynchronize, (rank->compute));
+        MGPU_TRY(outputs_finite(rank, in, &finite));
+        if (!finite)
+            return mgpu_not_finite(what ? what : "the loss or a gradient", in);
+    }
+    return mgpu_not_finite(what ? what : "the loss or a gradient", NULL);
+}
+
+static int judge(struct mgpu_gpu_rank *rank)
+{
+    const char *results = rank->host[MGPU_BUFFER_RESULTS];
+    uint32_t stop;
+    memcpy(&stop, results + rank->bytes[MGPU_BUFFER_RESULTS], sizeof stop);
+    if (!stop)
+        return 0;
+    if (!rank->run->not_finite)
+        return name_first(rank);
+    *rank->run->not_finite = true;
+    return 0;
+}
+
+void mgpu_gpu_step(struct mgpu_gpu_ranks *all)
+{
+    int rc = mgpu_gpu_enter(&all->gpu);
+    if (rc == 0)
+        rc = run(all);
+    for (int r = 0; r < all->count; r++) {
+        struct mgpu_gpu_rank *rank = &all->rank[r];
+        rank->rc = rc < 0 ? rc : judge(rank);
+        if (rank->rc < 0)
+            snprintf(rank->text, sizeof rank->text, "%s", mgpu_error());
+    }
+}

@@ -1,0 +1,51 @@
+/* An engine: what holds a rank's memory and runs its programs. The CPU's is in runtime/executor,
+ * the GPUs' in runtime/cuda; ranks and the facade know this much of them.
+ *
+ * The host sees a rank's memory as buffers of its own. Where the device has other memory, what the
+ * host wrote goes up, and what it wants to read comes down, when the host says so; inputs, step
+ * scalars and results move by themselves when a program runs.
+ */
+#ifndef MGPU_ENGINE_H
+#define MGPU_ENGINE_H
+
+#include "runtime/compile/walk.h"
+
+struct mgpu_engine;
+
+struct mgpu_engine_ops {
+    const struct mgpu_backend *backend; /* programs are compiled with its kernels */
+
+    /* Before anything is compiled on the calling thread. */
+    int (*enter)(struct mgpu_engine *engine);
+
+    /* Zeroed memory of these sizes; host[b] is what the host sees of buffer b, NULL where it sees
+     * nothing. Called once, before programs are bound. */
+    int (*allocate)(struct mgpu_engine *engine, const int64_t bytes[MGPU_BUFFERS],
+                    void *host[MGPU_BUFFERS]);
+
+    /* Makes a program ready to run in this memory. */
+    int (*bind)(struct mgpu_engine *engine, struct mgpu_program *program);
+
+    /* Runs the list once, on every rank at the same time. Comes back when everything is done,
+     * communication too. Errors name the node. A loss or gradient that is not finite stops before
+     * the first update and names the first node with a value that is not finite. */
+    int (*execute)(struct mgpu_engine *engine, struct mgpu_program *program,
+                   const struct mgpu_execution *run);
+
+    /* Bytes [offset, offset + bytes) of a buffer, to the device and back. NULL: it is one memory. */
+    int (*upload)(struct mgpu_engine *engine, enum mgpu_buffer buffer, int64_t offset,
+                  int64_t bytes);
+    int (*download)(struct mgpu_engine *engine, enum mgpu_buffer buffer, int64_t offset,
+                    int64_t bytes);
+
+    /* Ranks that wait in execute for this one get the reason. NULL: its communicators tell them. */
+    void (*abort)(struct mgpu_engine *engine, const char *reason);
+
+    void (*free)(struct mgpu_engine *engine);
+};
+
+struct mgpu_engine {
+    const struct mgpu_engine_ops *ops;
+};
+
+#endif

@@ -1,0 +1,47 @@
+/* A GPU that there is not: a driver and a compiler of our own in place of NVIDIA's.
+ *
+ * Every call that submits work becomes a node with the memory that it touches and the nodes that
+ * come before it: in its stream, by events, and what the host has waited for. Two nodes that touch
+ * the same memory, one writing, must have an order. Nothing runs before the host waits for it; then
+ * just that runs, in a hostile order that the events allow, generated kernels on emulated blocks
+ * and threads. So a missing event gives a complaint and a wrong number.
+ *
+ * Operators that no kernel is generated for, which NVIDIA's libraries run on a GPU, run by `ref`
+ * here.
+ */
+#ifndef MGPU_TESTS_CUDA_DOUBLE_H
+#define MGPU_TESTS_CUDA_DOUBLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Whether kernels can be emulated here. */
+bool double_possible(void);
+
+/* From now on there are `gpus` such GPUs with so many bytes each and no others. */
+void double_begin(int gpus, int64_t bytes);
+void double_end(void);
+
+/* What was wrong so far: races, calls that a capture forbids, memory that is not there, and things
+ * that were not freed by double_end. The first one's text. */
+int double_complaints(void);
+const char *double_complaint(void);
+void double_forget(void); /* them */
+
+/* Calls so far. */
+struct double_calls {
+    int allocations; /* memory, streams, events, modules */
+    int submitted;   /* kernels, copies, fills, outside graphs */
+    int launched;    /* graphs */
+    int waits;       /* for events, outside graphs or when captured */
+};
+struct double_calls double_count(void);
+
+/* From now on the wait for an event that is number `wait` (counted in double_calls) is forgotten; -1:
+ * none. */
+void double_drop_wait(int wait);
+
+/* From now on captures fail. */
+void double_no_capture(bool fails);
+
+#endif

@@ -174,6 +174,8 @@ static void steer(struct mgpu_trainer *t, int64_t epoch, struct mgpu_epoch_resul
     double lr = t->optimizer.attrs.lr, now = lr * e->lr_scale;
     if (e->stop)
         e->stopped = mgpu_early_stopping_epoch(e->stop, epoch, &e->logs);
+    if (e->stop && e->stop->restores && e->stop->best_now)
+        mgpu_best_keep(t);
     result->stops = e->stopped;
     if (!e->reduce)
         return;
@@ -213,7 +215,7 @@ int mgpu_stop_checkpoint(struct mgpu_trainer *t, const char **path)
 {
     struct mgpu_epochs *e = &t->epochs;
     *path = NULL;
-    if (!e->checkpoint || t->step == 0)
+    if (!e->checkpoint || t->step == 0 || e->best_again)
         return 0;
     if (!e->full || e->full_step != t->step)
         MGPU_TRY(mgpu_save_checkpoint(t, mgpu_model_checkpoint_step(e->checkpoint, t->step)));

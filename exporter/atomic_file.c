@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -30,6 +31,34 @@ static const char *base_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
+}
+
+/* What a link leads to, in malloc's memory; NULL: it is no link. */
+static char *link_target(const char *path)
+{
+    char text[PATH_MAX], *out = NULL;
+    ssize_t n = readlink(path, text, sizeof text - 1);
+    if (n <= 0)
+        return NULL;
+    text[n] = 0;
+    int folder = *text == '/' ? 0 : (int)(base_of(path) - path);
+    return asprintf(&out, "%.*s%s", folder, path, text) < 0 ? NULL : out;
+}
+
+/* The file at the end of all links, which need not be there yet; NULL: they go in a circle. */
+static char *follow_links(const char *path)
+{
+    enum { LINKS_MOST = 40 };
+    char *at = mgpu_xstrdup(path), *next;
+    for (int i = 0; i < LINKS_MOST; i++) {
+        next = link_target(at);
+        if (!next)
+            return at;
+        free(at);
+        at = next;
+    }
+    free(at);
+    return NULL;
 }
 
 /* The path up to its last part, "./" at least. */
@@ -94,6 +123,14 @@ static char *temp_name(const char *path, const char *folder)
     return name;
 }
 
+/* A file that nobody may write is not replaced either, though its folder would allow it. */
+static int check_writable(const struct mgpu_atomic_file *f, mode_t mode)
+{
+    if ((mode & 0222) && faccessat(AT_FDCWD, f->target, W_OK, AT_EACCESS) == 0)
+        return 0;
+    return mgpu_fail(MGPU_EIO, "%s: cannot write: the file is write-protected", f->path);
+}
+
 /* A target that another process is writing (HDF5 locks the files that it writes) is left to it.
  * Readers keep the old file. */
 static int check_unlocked(const char *path)
@@ -113,11 +150,13 @@ static int check_unlocked(const char *path)
 static int open_temp(struct mgpu_atomic_file *f)
 {
     struct stat st;
-    bool exists = stat(f->path, &st) == 0;
+    bool exists = stat(f->target, &st) == 0;
     if (exists && !S_ISREG(st.st_mode))
         return mgpu_fail(MGPU_EIO, "%s: cannot be written: not a regular file", f->path);
-    if (exists)
+    if (exists) {
+        MGPU_TRY(check_writable(f, st.st_mode));
         MGPU_TRY(check_unlocked(f->path));
+    }
     f->fd = open(f->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (f->fd < 0)
         return fail(f->path, "write");
@@ -129,9 +168,15 @@ static int open_temp(struct mgpu_atomic_file *f)
 
 int mgpu_atomic_open(struct mgpu_atomic_file *out, const char *path)
 {
-    char *folder = folder_of(path);
+    char *target = follow_links(path);
+    *out = (struct mgpu_atomic_file){-1, mgpu_xstrdup(path), target, NULL};
+    if (!target) {
+        errno = ELOOP;
+        return mgpu_atomic_abort(out, fail(path, "write"));
+    }
+    char *folder = folder_of(target);
     remove_left_overs(folder);
-    *out = (struct mgpu_atomic_file){-1, mgpu_xstrdup(path), temp_name(path, folder)};
+    out->temp = temp_name(target, folder);
     free(folder);
     int rc = open_temp(out);
     return rc < 0 ? mgpu_atomic_abort(out, rc) : 0;
@@ -153,8 +198,9 @@ int mgpu_atomic_write(struct mgpu_atomic_file *f, const void *bytes, size_t size
 static void release(struct mgpu_atomic_file *f)
 {
     free(f->path);
+    free(f->target);
     free(f->temp);
-    *f = (struct mgpu_atomic_file){-1, NULL, NULL};
+    *f = (struct mgpu_atomic_file){-1, NULL, NULL, NULL};
 }
 
 int mgpu_atomic_abort(struct mgpu_atomic_file *f, int rc)
@@ -168,14 +214,14 @@ int mgpu_atomic_abort(struct mgpu_atomic_file *f, int rc)
 }
 
 /* Makes the new name last. A file system that cannot sync a folder keeps names by itself. */
-static int sync_folder(const char *path)
+static int sync_folder(const struct mgpu_atomic_file *f)
 {
-    char *folder = folder_of(path);
+    char *folder = folder_of(f->target);
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     free(folder);
     if (fd < 0)
         return 0;
-    int rc = fsync(fd) < 0 && errno != EINVAL ? fail(path, "sync its folder") : 0;
+    int rc = fsync(fd) < 0 && errno != EINVAL ? fail(f->path, "sync its folder") : 0;
     close(fd);
     return rc;
 }
@@ -184,9 +230,9 @@ int mgpu_atomic_commit(struct mgpu_atomic_file *f)
 {
     if (fsync(f->fd) < 0)
         return mgpu_atomic_abort(f, fail(f->path, "write"));
-    if (rename(f->temp, f->path) < 0)
+    if (rename(f->temp, f->target) < 0)
         return mgpu_atomic_abort(f, fail(f->path, "replace"));
-    int rc = sync_folder(f->path);
+    int rc = sync_folder(f);
     close(f->fd);
     release(f);
     return rc;

@@ -7,9 +7,9 @@
  *
  * The bytes go to a file of another name in the same folder, which replaces the target only when
  * all of it is on the disk. That name is ".NAME.mgpu-PID-N", and the file is locked while it is
- * written: what a killed process left is removed by the next mgpu_atomic_open in that folder. A
- * target that is a symbolic link is replaced, not followed; one that another process holds locked
- * for writing is an error.
+ * written: what a killed process left is removed by the next mgpu_atomic_open in that folder. Of a
+ * symbolic link, what it leads to is replaced, and the link stays. A target that is write-protected
+ * or that another process holds locked for writing is an error.
  */
 #ifndef MGPU_EXPORTER_ATOMIC_FILE_H
 #define MGPU_EXPORTER_ATOMIC_FILE_H
@@ -17,8 +17,9 @@
 #include <stddef.h>
 
 struct mgpu_atomic_file {
-    int fd;     /* of the temporary file, for writing */
-    char *path; /* the target */
+    int fd;       /* of the temporary file, for writing */
+    char *path;   /* what the caller calls the target */
+    char *target; /* the same, or what that link leads to */
     char *temp;
 };
 

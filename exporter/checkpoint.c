@@ -1,6 +1,7 @@
 #include "exporter/checkpoint.h"
 
 #include "exporter/keras_layers.h"
+#include "exporter/slots.h"
 #include "exporter/wrappers.h"
 #include "runtime/base/status.h"
 #include "runtime/data/mapped.h"
@@ -104,8 +105,10 @@ int mgpu_checkpoint_open(struct mgpu_checkpoint **out, const char *path, bool un
     c->arena = mgpu_arena_new();
     c->path = mgpu_arena_string(c->arena, path);
     int rc = read_file(c);
-    if (rc == 0)
+    if (rc == 0) {
+        mgpu_checkpoint_slots(c);
         rc = check_counts(c);
+    }
     if (rc == 0 && unwrap)
         mgpu_unwrap(c);
     if (rc < 0) {

@@ -44,6 +44,8 @@ struct mgpu_checkpoint_tensor {
     enum mgpu_direction direction; /* by the names */
     int index;                     /* place among its layer's */
     bool weight;                   /* else: optimizer state, metrics, random seeds */
+    const char *slot;              /* of the weight `slot_of`, as slots.h says, or NULL */
+    int slot_of;
     enum mgpu_dtype type;
     int rank;
     int64_t dims[MGPU_MAX_RANK];
@@ -56,11 +58,13 @@ struct mgpu_checkpoint {
     enum mgpu_checkpoint_kind kind;
     int count, weights; /* tensors; those that are weights */
     struct mgpu_checkpoint_tensor *tensor;
+    bool run;              /* of a run of ours: names are those of the model's initializers */
     bool ordered;          /* tensors come in the order of the model's layers */
     int lambdas;           /* layers called lambda, lambda_1, ... */
     const char *config;    /* the architecture as JSON, or NULL */
     const char *training;  /* the training configuration as JSON, or NULL */
     const char *unwrapped; /* "wrapper model_1 removed", ...; NULL: nothing was */
+    int updates;           /* the tensor that counts the optimizer's updates; -1: none */
     bool renumbered;       /* the wrapper may have put "_1" behind each layer's name */
     void *state;
     int (*load)(const struct mgpu_checkpoint *c, const struct mgpu_checkpoint_tensor *t,

@@ -4,7 +4,10 @@
 #include "exporter/checkpoint_h5.h"
 
 #include "exporter/architecture.h"
+#include "exporter/run_state.h"
+#include "exporter/slots.h"
 #include "runtime/base/status.h"
+#include "runtime/data/h5_reader.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -13,55 +16,35 @@
 
 struct h5_state {
     int files;
-    hid_t *file;
+    struct mgpu_h5_reader **file;
 };
 
 struct h5_place {
-    hid_t file;
+    struct mgpu_h5_reader *file;
     const char *path;
 };
 
 /* ---- Contents -------------------------------------------------------------------------------- */
 
-static int load_set(hid_t set, struct mgpu_array *to)
-{
-    struct mgpu_h5_info info;
-    int rc = mgpu_h5_describe(&info, set);
-    if (rc == 0)
-        rc = mgpu_h5_read_all(set, &info, to->data);
-    if (info.memory >= 0)
-        H5Tclose(info.memory);
-    return rc;
-}
-
 static int load_h5(const struct mgpu_checkpoint *c, const struct mgpu_checkpoint_tensor *t,
                    struct mgpu_array *to)
 {
     const struct h5_place *place = t->place;
-    hid_t set;
     (void)c;
-    mgpu_h5_lock();
-    int rc = mgpu_h5_open_dataset(&set, place->file, place->path);
-    if (rc == 0) {
-        rc = load_set(set, to);
-        H5Dclose(set);
-    }
-    mgpu_h5_unlock();
-    return rc;
+    return mgpu_h5_reader_read(place->file, place->path, MGPU_WHOLE, 0, 0, to->data,
+                               (size_t)mgpu_array_count(to) * mgpu_dtype_size(to->type));
 }
 
 static void close_h5(struct mgpu_checkpoint *c)
 {
     struct h5_state *s = c->state;
-    mgpu_h5_lock();
     for (int i = 0; i < s->files; i++)
-        H5Fclose(s->file[i]);
-    mgpu_h5_unlock();
+        mgpu_h5_reader_close(s->file[i]);
     free(s->file);
     free(s);
 }
 
-static void keep_file(struct mgpu_checkpoint *c, hid_t file)
+static void keep_file(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file)
 {
     if (!c->state) {
         c->state = mgpu_xcalloc(1, sizeof(struct h5_state));
@@ -73,91 +56,48 @@ static void keep_file(struct mgpu_checkpoint *c, hid_t file)
     s->file[s->files++] = file;
 }
 
-/* Appends the data set at `path` of the file; `name` is what it is called in messages. */
-static int add_set(struct mgpu_checkpoint_tensor **out, struct mgpu_checkpoint *c, hid_t file,
-                   const char *path, const char *name)
+/* One string, or NULL where there is no such attribute. */
+static int read_text(const char **out, struct mgpu_checkpoint *c, struct mgpu_h5_reader *file,
+                     const char *object, const char *name)
 {
-    struct mgpu_h5_info info = {.memory = -1};
-    hid_t set;
-    MGPU_TRY(mgpu_h5_open_dataset(&set, file, path));
-    int rc = mgpu_prefix(mgpu_h5_describe(&info, set), "'%s'", path);
-    if (info.memory >= 0)
-        H5Tclose(info.memory);
-    char **own = NULL;
-    int count = 0;
-    if (rc == 0 && H5Aexists(set, "name") > 0)
-        rc = mgpu_h5_read_strings(&own, &count, set, "name");
-    H5Dclose(set);
-    if (rc < 0)
-        return rc;
-    struct mgpu_checkpoint_tensor *t = *out = mgpu_checkpoint_add(c, count ? own[0] : name);
+    struct mgpu_name_list list = {0};
+    int rc = mgpu_h5_reader_strings(&list, file, object, name);
+    *out = rc > 0 && list.count ? mgpu_arena_string(c->arena, list.items[0]) : NULL;
+    mgpu_name_list_free(&list);
+    return rc < 0 ? rc : 0;
+}
+
+/* Appends the data set at `path` of the file; `name` is what it is called in messages. */
+static int add_set(struct mgpu_checkpoint_tensor **out, struct mgpu_checkpoint *c,
+                   struct mgpu_h5_reader *file, const char *path, const char *name)
+{
+    struct mgpu_h5_shape shape;
+    const char *own;
+    MGPU_TRY(mgpu_prefix(mgpu_h5_reader_describe(&shape, file, path), "'%s'", path));
+    MGPU_TRY(read_text(&own, c, file, path, "name"));
+    struct mgpu_checkpoint_tensor *t = *out = mgpu_checkpoint_add(c, own ? own : name);
     struct h5_place *place = MGPU_NEW(c->arena, struct h5_place);
     *place = (struct h5_place){file, mgpu_arena_string(c->arena, path)};
     t->place = place;
-    t->type = info.type;
-    t->rank = info.rank;
-    memcpy(t->dims, info.dims, sizeof t->dims);
-    for (int i = 0; i < count; i++)
-        free(own[i]);
-    free(own);
+    t->type = shape.type;
+    t->rank = shape.rank;
+    memcpy(t->dims, shape.dims, sizeof t->dims);
     return 0;
 }
 
-/* ---- Attributes ------------------------------------------------------------------------------ */
-
-struct strings {
-    char **item;
-    int count;
-};
-
-static void free_strings(struct strings *s)
-{
-    for (int i = 0; i < s->count; i++)
-        free(s->item[i]);
-    free(s->item);
-}
-
-/* The attribute `name`, else name0, name1, ... up to the first gap. *found: whether there is one.
- */
-static int read_list(struct strings *out, bool *found, hid_t object, const char *name)
+/* The attribute `name`, else name0, name1, ... up to the first gap. */
+static int read_list(struct mgpu_name_list *out, struct mgpu_h5_reader *file, const char *object,
+                     const char *name)
 {
     char numbered[64];
-    *out = (struct strings){0};
-    *found = H5Aexists(object, name) > 0;
-    if (*found)
-        return mgpu_h5_read_strings(&out->item, &out->count, object, name);
-    for (int k = 0;; k++) {
-        struct strings piece;
+    int rc = mgpu_h5_reader_strings(out, file, object, name);
+    bool whole = rc != 0;
+    for (int k = 0; !whole; k++) {
         snprintf(numbered, sizeof numbered, "%s%d", name, k);
-        if (H5Aexists(object, numbered) <= 0)
-            return 0;
-        *found = true;
-        MGPU_TRY(mgpu_h5_read_strings(&piece.item, &piece.count, object, numbered));
-        out->item =
-            mgpu_xrealloc(out->item, (size_t)(out->count + piece.count) + 1, sizeof *out->item);
-        if (piece.count)
-            memcpy(out->item + out->count, piece.item, (size_t)piece.count * sizeof *piece.item);
-        out->count += piece.count;
-        free(piece.item);
+        rc = mgpu_h5_reader_strings(out, file, object, numbered);
+        whole = rc <= 0;
     }
-}
-
-/* One string, or NULL where there is no such attribute. */
-static int read_text(const char **out, struct mgpu_checkpoint *c, hid_t object, const char *name)
-{
-    struct strings s;
-    *out = NULL;
-    if (H5Aexists(object, name) <= 0)
-        return 0;
-    MGPU_TRY(mgpu_h5_read_strings(&s.item, &s.count, object, name));
-    *out = s.count ? mgpu_arena_string(c->arena, s.item[0]) : NULL;
-    free_strings(&s);
-    return 0;
-}
-
-static bool has_link(hid_t base, const char *name)
-{
-    return H5Lexists(base, name, H5P_DEFAULT) > 0;
+    return rc < 0 ? rc : 0;
 }
 
 /* ---- Legacy layout --------------------------------------------------------------------------- */
@@ -183,8 +123,8 @@ static const char *full_path(struct mgpu_checkpoint *c, const char *group, const
     return mgpu_arena_format(c->arena, "%s/%s", group, weight);
 }
 
-static int read_weight(struct mgpu_checkpoint *c, hid_t file, const char *root, const char *layer,
-                       const char *weight, int index)
+static int read_weight(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file, const char *root,
+                       const char *layer, const char *weight, int index)
 {
     struct mgpu_checkpoint_tensor *t;
     MGPU_TRY(check_inside(weight));
@@ -196,86 +136,111 @@ static int read_weight(struct mgpu_checkpoint *c, hid_t file, const char *root, 
     return 0;
 }
 
-static int read_layer(struct mgpu_checkpoint *c, hid_t file, const char *root, const char *layer)
+static int read_layer(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file, const char *root,
+                      const char *layer)
 {
-    struct strings weights;
-    bool found;
-    hid_t group;
+    struct mgpu_name_list weights = {0};
     MGPU_TRY(check_inside(layer));
-    MGPU_TRY(mgpu_h5_open_group(&group, file, mgpu_arena_format(c->arena, "%s/%s", root, layer)));
-    int rc = read_list(&weights, &found, group, "weight_names");
-    H5Gclose(group);
+    const char *group = mgpu_arena_format(c->arena, "%s/%s", root, layer);
+    int rc = read_list(&weights, file, group, "weight_names");
     for (int i = 0; rc == 0 && i < weights.count; i++)
-        rc = read_weight(c, file, root, layer, weights.item[i], i);
-    free_strings(&weights);
+        rc = read_weight(c, file, root, layer, weights.items[i], i);
+    mgpu_name_list_free(&weights);
     return mgpu_prefix(rc, "layer '%s'", layer);
 }
 
-static int check_backend(struct mgpu_checkpoint *c, hid_t root)
+static int check_backend(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file, const char *root)
 {
     const char *backend;
-    MGPU_TRY(read_text(&backend, c, root, "backend"));
+    MGPU_TRY(read_text(&backend, c, file, root, "backend"));
     if (!backend || strcmp(backend, "theano"))
         return 0;
     return mgpu_fail(MGPU_EUNSUPPORTED, "written with Theano, whose convolution kernels are the "
                                         "other way round: load and save it in Keras on TensorFlow");
 }
 
-static int read_legacy(struct mgpu_checkpoint *c, hid_t file, const char *root)
+static int read_layers(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file, const char *root,
+                       const struct mgpu_name_list *layers)
 {
-    struct strings layers;
-    bool found;
-    hid_t group;
-    MGPU_TRY(mgpu_h5_open_group(&group, file, *root ? root : "/"));
-    int rc = check_backend(c, group);
-    if (rc == 0)
-        rc = read_list(&layers, &found, group, "layer_names");
-    H5Gclose(group);
-    if (rc < 0)
-        return rc;
-    for (int i = 0; rc == 0 && i < layers.count; i++) {
-        c->lambdas += !strncmp(layers.item[i], "lambda", 6);
-        rc = read_layer(c, file, root, layers.item[i]);
+    for (int i = 0; i < layers->count; i++) {
+        c->lambdas += !strncmp(layers->items[i], "lambda", 6);
+        MGPU_TRY(read_layer(c, file, root, layers->items[i]));
     }
-    free_strings(&layers);
     c->ordered = true;
-    if (rc == 0 &&
-        has_link(file, *root ? "model_weights/top_level_model_weights" : "top_level_model_weights"))
-        rc = read_layer(c, file, root, "top_level_model_weights");
+    const char *top = *root ? "model_weights/top_level_model_weights" : "top_level_model_weights";
+    int rc = mgpu_h5_reader_has(file, top);
+    return rc > 0 ? read_layer(c, file, root, "top_level_model_weights") : rc;
+}
+
+static int read_legacy(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file, const char *root)
+{
+    struct mgpu_name_list layers = {0};
+    MGPU_TRY(check_backend(c, file, root));
+    int rc = read_list(&layers, file, root, "layer_names");
+    if (rc == 0)
+        rc = read_layers(c, file, root, &layers);
+    mgpu_name_list_free(&layers);
     return rc;
 }
 
-/* The optimizer's arrays, listed but no weights. */
-static int read_optimizer(struct mgpu_checkpoint *c, hid_t file)
+/* The optimizer's state in a checkpoint of a run (run_state.h). */
+static int read_run(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file)
 {
-    struct strings names;
-    bool found;
-    hid_t group;
-    if (!has_link(file, "optimizer_weights"))
-        return 0;
-    MGPU_TRY(mgpu_h5_open_group(&group, file, "optimizer_weights"));
-    int rc = read_list(&names, &found, group, "weight_names");
-    H5Gclose(group);
-    for (int i = 0; rc == 0 && i < names.count; i++) {
+    for (int i = 0;; i++) {
         struct mgpu_checkpoint_tensor *t;
-        rc = check_inside(names.item[i]);
-        const char *path = mgpu_arena_format(c->arena, "optimizer_weights/%s", names.item[i]);
-        if (rc == 0)
-            rc = add_set(&t, c, file, path, path);
-        if (rc == 0) {
-            t->weight = false;
-            t->index = i;
-        }
+        const char *path = mgpu_arena_format(c->arena, MGPU_RUN_GROUP "/state/%d", i);
+        int rc = mgpu_h5_reader_has(file, path);
+        if (rc <= 0)
+            return rc;
+        MGPU_TRY(add_set(&t, c, file, path, path));
+        t->weight = false;
     }
-    free_strings(&names);
+}
+
+static int read_weights(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file)
+{
+    struct mgpu_checkpoint_tensor *t;
+    c->kind = MGPU_CHECKPOINT_KERAS_WEIGHTS;
+    MGPU_TRY(read_legacy(c, file, ""));
+    int rc = mgpu_h5_reader_has(file, MGPU_RUN_GROUP);
+    if (rc <= 0)
+        return rc;
+    c->run = true;
+    MGPU_TRY(read_run(c, file));
+    return add_set(&t, c, file, MGPU_RUN_GROUP "/updates", MGPU_SLOT_UPDATES);
+}
+
+static int read_slot(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file, const char *name,
+                     int index)
+{
+    struct mgpu_checkpoint_tensor *t;
+    const char *path = mgpu_arena_format(c->arena, "optimizer_weights/%s", name);
+    MGPU_TRY(check_inside(name));
+    MGPU_TRY(add_set(&t, c, file, path, path));
+    t->weight = false;
+    t->index = index;
+    return 0;
+}
+
+/* The optimizer's arrays, listed but no weights. */
+static int read_optimizer(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file)
+{
+    struct mgpu_name_list names = {0};
+    int rc = mgpu_h5_reader_has(file, "optimizer_weights");
+    if (rc <= 0)
+        return rc;
+    rc = read_list(&names, file, "optimizer_weights", "weight_names");
+    for (int i = 0; rc == 0 && i < names.count; i++)
+        rc = read_slot(c, file, names.items[i], i);
+    mgpu_name_list_free(&names);
     return mgpu_prefix(rc, "optimizer_weights");
 }
 
-static int read_model(struct mgpu_checkpoint *c, hid_t file)
+static int read_model(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file)
 {
     c->kind = MGPU_CHECKPOINT_KERAS_MODEL;
-    MGPU_TRY(read_text(&c->config, c, file, "model_config"));
-    MGPU_TRY(read_text(&c->training, c, file, "training_config"));
+    MGPU_TRY(read_text(&c->config, c, file, "", "model_config"));
+    MGPU_TRY(read_text(&c->training, c, file, "", "training_config"));
     MGPU_TRY(read_legacy(c, file, "model_weights"));
     return read_optimizer(c, file);
 }
@@ -302,13 +267,7 @@ static enum mgpu_direction direction_of(const char *object)
                                                : MGPU_WAY_ONE;
 }
 
-struct store {
-    struct mgpu_checkpoint *c;
-    hid_t file;
-    int rc;
-};
-
-static int read_variable(struct mgpu_checkpoint *c, hid_t file, const char *path)
+static int read_variable(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file, const char *path)
 {
     char *object = mgpu_arena_string(c->arena, path), *slash = strrchr(object, '/');
     int index = slash ? number_of(slash + 1) : -1;
@@ -327,28 +286,21 @@ static int read_variable(struct mgpu_checkpoint *c, hid_t file, const char *path
     return 0;
 }
 
-static int visit_variable(void *context, const char *path)
-{
-    struct store *s = context;
-    return read_variable(s->c, s->file, path);
-}
-
 /* Attribute `name` of the variables of every object on the way to them gives the layers' own names.
  */
-static int object_name(const char **out, struct mgpu_checkpoint *c, hid_t file, const char *object)
+static int object_name(const char **out, struct mgpu_checkpoint *c, struct mgpu_h5_reader *file,
+                       const char *object)
 {
     const char *vars = mgpu_arena_format(c->arena, "%s%svars", object, *object ? "/" : "");
-    hid_t group;
+    int rc = *object ? mgpu_h5_reader_has(file, object) : 1;
     *out = NULL;
-    if (!has_link(file, object) || !has_link(file, vars))
-        return 0;
-    MGPU_TRY(mgpu_h5_open_group(&group, file, vars));
-    int rc = read_text(out, c, group, "name");
-    H5Gclose(group);
-    return rc;
+    if (rc > 0)
+        rc = mgpu_h5_reader_has(file, vars);
+    return rc > 0 ? read_text(out, c, file, vars, "name") : rc;
 }
 
-static int names_on_the_way(struct mgpu_checkpoint *c, hid_t file, struct mgpu_checkpoint_tensor *t)
+static int names_on_the_way(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file,
+                            struct mgpu_checkpoint_tensor *t)
 {
     const char *layer = "";
     char *object = mgpu_arena_string(c->arena, t->group);
@@ -371,7 +323,7 @@ static int names_on_the_way(struct mgpu_checkpoint *c, hid_t file, struct mgpu_c
     return 0;
 }
 
-static int name_objects(struct mgpu_checkpoint *c, hid_t file, int first)
+static int name_objects(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file, int first)
 {
     for (int i = first; i < c->count; i++) {
         struct mgpu_checkpoint_tensor *t = &c->tensor[i];
@@ -384,58 +336,65 @@ static int name_objects(struct mgpu_checkpoint *c, hid_t file, int first)
     return 0;
 }
 
-static int read_store(struct mgpu_checkpoint *c, hid_t file)
+static int read_store(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file)
 {
-    struct store s = {.c = c, .file = file};
+    struct mgpu_name_list paths = {0};
     int first = c->count;
     c->kind = MGPU_CHECKPOINT_KERAS_STORE;
-    MGPU_TRY(mgpu_h5_walk(file, visit_variable, &s));
-    return name_objects(c, file, first);
+    int rc = mgpu_h5_reader_list(&paths, file);
+    for (int i = 0; rc == 0 && i < paths.count; i++)
+        rc = read_variable(c, file, paths.items[i]);
+    mgpu_name_list_free(&paths);
+    return rc < 0 ? rc : name_objects(c, file, first);
 }
 
 /* ---- Which ----------------------------------------------------------------------------------- */
 
-static int read_root(struct mgpu_checkpoint *c, hid_t file)
+static int has_attribute(struct mgpu_h5_reader *file, const char *name)
 {
-    if (H5Aexists(file, "layer_names") > 0 || H5Aexists(file, "layer_names0") > 0) {
-        c->kind = MGPU_CHECKPOINT_KERAS_WEIGHTS;
-        return read_legacy(c, file, "");
+    struct mgpu_name_list list = {0};
+    int rc = mgpu_h5_reader_strings(&list, file, "", name);
+    mgpu_name_list_free(&list);
+    return rc;
+}
+
+static int read_root(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file)
+{
+    static const struct {
+        int (*has)(struct mgpu_h5_reader *file, const char *name);
+        const char *name;
+        int (*read)(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file);
+    } kinds[] = {
+        {has_attribute, "layer_names", read_weights},
+        {has_attribute, "layer_names0", read_weights},
+        {mgpu_h5_reader_has, "model_weights", read_model},
+        {mgpu_h5_reader_has, "layers", read_store},
+        {mgpu_h5_reader_has, "_layer_checkpoint_dependencies", read_store},
+        {mgpu_h5_reader_has, "vars", read_store},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        int rc = kinds[i].has(file, kinds[i].name);
+        if (rc)
+            return rc < 0 ? rc : kinds[i].read(c, file);
     }
-    if (has_link(file, "model_weights"))
-        return read_model(c, file);
-    if (has_link(file, "layers") || has_link(file, "_layer_checkpoint_dependencies") ||
-        has_link(file, "vars"))
-        return read_store(c, file);
     return mgpu_fail(MGPU_EINVALID, "HDF5, but no file of Keras: neither layer_names nor "
                                     "model_weights nor layers is in it");
 }
 
-static int read_opened(struct mgpu_checkpoint *c, hid_t file)
-{
-    keep_file(c, file);
-    return read_root(c, file);
-}
-
 int mgpu_checkpoint_h5_file(struct mgpu_checkpoint *c, const char *path)
 {
-    hid_t file;
-    mgpu_h5_lock();
-    int rc = mgpu_h5_open_file(&file, path);
-    if (rc == 0)
-        rc = mgpu_prefix(read_opened(c, file), "%s", path);
-    mgpu_h5_unlock();
-    return rc;
+    struct mgpu_h5_reader *file;
+    MGPU_TRY(mgpu_h5_reader_open(&file, path));
+    keep_file(c, file);
+    return mgpu_prefix(read_root(c, file), "%s", path);
 }
 
 int mgpu_checkpoint_h5_memory(struct mgpu_checkpoint *c, const void *bytes, size_t size)
 {
-    hid_t file;
-    mgpu_h5_lock();
-    int rc = mgpu_h5_open_memory(&file, bytes, size);
-    if (rc == 0)
-        rc = read_opened(c, file);
-    mgpu_h5_unlock();
-    return rc;
+    struct mgpu_h5_reader *file;
+    MGPU_TRY(mgpu_h5_reader_open_memory(&file, bytes, size));
+    keep_file(c, file);
+    return read_root(c, file);
 }
 
 int mgpu_checkpoint_read_h5(struct mgpu_checkpoint *c)

@@ -3,7 +3,6 @@
 #define MGPU_EXPORTER_CHECKPOINT_H5_H
 
 #include "exporter/checkpoint.h"
-#include "runtime/data/h5.h"
 
 /* Appends what an HDF5 file, on disk or in memory (copied), holds. */
 int mgpu_checkpoint_h5_file(struct mgpu_checkpoint *c, const char *path);

@@ -18,6 +18,8 @@ struct mgpu_match_options {
     bool allow_nonfinite;
     const char *const *fresh; /* initializers that the file need not have, or not so: NULL at the
                                * end, or NULL for none */
+    const char *slot; /* load the optimizer's arrays of this kind instead, zero where there are
+                       * none; NULL: the weights */
 };
 
 enum mgpu_match_fault_kind { MGPU_MATCH_SHAPE, MGPU_MATCH_MISSING, MGPU_MATCH_LEFT };

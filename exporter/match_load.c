@@ -94,10 +94,24 @@ struct loading {
     int converted;
 };
 
+/* The tensor of a variable, or that slot of it; -1: there is none. */
+static int tensor_of(const struct loading *l, int variable)
+{
+    const struct mgpu_checkpoint *c = l->m->file;
+    int tensor = l->m->tensor[variable];
+    if (!l->o->slot || tensor < 0)
+        return tensor;
+    for (int i = 0; i < c->count; i++)
+        if (c->tensor[i].slot && c->tensor[i].slot_of == tensor &&
+            !strcmp(c->tensor[i].slot, l->o->slot))
+            return i;
+    return -1;
+}
+
 static int fill_variable(struct loading *l, struct mgpu_array *to, int variable)
 {
     struct mgpu_array a;
-    int tensor = l->m->tensor[variable];
+    int tensor = tensor_of(l, variable);
     MGPU_TRY(load_as(&a, l->m, tensor, to->type, l->o));
     l->converted += l->m->file->tensor[tensor].type != to->type;
     if (l->m->whole[variable])
@@ -108,10 +122,13 @@ static int fill_variable(struct loading *l, struct mgpu_array *to, int variable)
     return 0;
 }
 
-static int start_from(struct mgpu_array *out, const struct mgpu_array *a, const char *name)
+/* The contents that are there now; of a slot, zeros (its precision is not the file's weights'). */
+static int start_from(struct mgpu_array *out, const struct mgpu_array *a, const char *name,
+                      bool slot)
 {
-    MGPU_TRY(mgpu_array_init(out, a->type, a->rank, a->dims, name));
-    memcpy(out->data, a->data, (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type));
+    MGPU_TRY(mgpu_array_init(out, slot ? MGPU_DOUBLE : a->type, a->rank, a->dims, name));
+    if (!slot)
+        memcpy(out->data, a->data, (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type));
     return 0;
 }
 
@@ -123,10 +140,10 @@ static int fill_holder(struct loading *l, struct mgpu_weights *w, int first)
     const struct mgpu_holder *h = &w->weight[x->weight].holder[x->holder];
     const struct mgpu_array *now = &v->model->initializer[h->initializer].array;
     struct mgpu_array a = {0};
-    int rc = start_from(&a, now, w->weight[x->weight].name);
+    int rc = start_from(&a, now, w->weight[x->weight].name, l->o->slot);
     for (int i = first; i < v->count && rc == 0; i++) {
         bool same = v->variable[i].weight == x->weight && v->variable[i].holder == x->holder;
-        if (same && l->m->tensor[i] >= 0)
+        if (same && tensor_of(l, i) >= 0)
             rc = fill_variable(l, &a, i);
     }
     if (rc == 0)
@@ -150,13 +167,13 @@ int mgpu_match_load(const struct mgpu_match *m, struct mgpu_weights *weights,
         const struct mgpu_holder *h = &weights->weight[x->weight].holder[x->holder];
         bool *is_done =
             h->added ? &done[v->model->initializers + x->weight] : &done[h->initializer];
-        if (m->tensor[i] < 0 || *is_done)
+        if (tensor_of(&l, i) < 0 || *is_done)
             continue;
         *is_done = true;
         rc = fill_holder(&l, weights, i);
     }
     free(done);
-    if (rc == 0 && l.converted)
+    if (rc == 0 && l.converted && !options->slot)
         mgpu_note("%s: %d tensors are of another type than the model's and were converted",
                   m->file->path, l.converted);
     return rc;

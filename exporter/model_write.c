@@ -142,15 +142,17 @@ static int write_npz(const char *path, const struct mgpu_named_array *arrays, in
         const struct mgpu_array *a = &arrays[i].array;
         outputs[i] = (struct mgpu_prediction_output){arrays[i].name, a->type, a->rank, {0}, 0};
         memcpy(outputs[i].dims, a->dims, sizeof outputs[i].dims);
-        if (a->type == MGPU_BFLOAT16 || a->rank == 0)
-            rc = mgpu_fail(MGPU_EUNSUPPORTED, "%s: '%s' is %s, which npz does not hold", path,
-                           arrays[i].name, a->rank ? "bfloat16" : "a single number");
+        if (a->rank == 0)
+            outputs[i].dims[0] = 1;
+        if (a->type == MGPU_BFLOAT16)
+            rc = mgpu_fail(MGPU_EUNSUPPORTED, "%s: '%s' is bfloat16, which npz does not hold", path,
+                           arrays[i].name);
     }
     if (rc == 0)
         rc = mgpu_predictions_open_npz(&p, path, outputs, count);
     if (rc == 0) {
         for (int i = 0; i < count && rc == 0; i++)
-            rc = mgpu_predictions_write(p, i, 0, arrays[i].array.dims[0], arrays[i].array.data);
+            rc = mgpu_predictions_write(p, i, 0, outputs[i].dims[0], arrays[i].array.data);
         rc = mgpu_predictions_close(p, rc);
     }
     free(outputs);

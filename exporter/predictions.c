@@ -27,7 +27,7 @@ static int check_outputs(const struct mgpu_prediction_output *outputs, int count
         const struct mgpu_prediction_output *o = &outputs[i];
         if (o->type == MGPU_BFLOAT16)
             return mgpu_fail(MGPU_EUNSUPPORTED, "'%s': bfloat16 cannot be written", o->name);
-        if (o->axis < 0 || o->axis >= o->rank)
+        if (o->axis < 0 || (o->axis >= o->rank && o->rank))
             return mgpu_fail(MGPU_EUNSUPPORTED, "'%s' has no axis of samples", o->name);
         MGPU_TRY(mgpu_count(&elements, o->type, o->rank, o->dims));
     }

@@ -18,7 +18,7 @@
 struct mgpu_prediction_output {
     const char *name;
     enum mgpu_dtype type; /* any but bfloat16 */
-    int rank;
+    int rank;             /* 0, for npz alone: a single number, with dims[0] = 1 and axis 0 */
     int64_t dims[MGPU_MAX_RANK]; /* of all samples together */
     int axis;                    /* that counts the samples */
 };

@@ -124,8 +124,8 @@ static int write_npy_header(struct mgpu_predictions *p, int i)
     mgpu_shape_text(shape, o->rank, o->dims); /* "[2,3]": brackets off, a comma after */
     shape[strlen(shape) - 1] = 0;
     int n = snprintf(header + 10, sizeof header - 10,
-                     "{'descr': '%s', 'fortran_order': False, 'shape': (%s,), }", npy_type(o->type),
-                     shape + 1);
+                     "{'descr': '%s', 'fortran_order': False, 'shape': (%s%s), }",
+                     npy_type(o->type), shape + 1, o->rank ? "," : "");
     header[10 + n] = ' ';
     header[NPY_HEADER - 1] = '\n';
     return write_at(p, s->members[i].content, header, sizeof header);

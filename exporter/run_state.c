@@ -3,13 +3,19 @@
 #include "exporter/keras_h5.h"
 #include "exporter/keras_names.h"
 #include "runtime/base/status.h"
+#include "runtime/data/h5_reader.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
-#define GROUP "training_state"
-enum { VERSION = 1, FIELD_BYTES = 512, PATH = 64 };
+#define GROUP   MGPU_RUN_GROUP
+#define RECORD  GROUP "/record"
+#define UPDATES GROUP "/updates"
+enum { VERSION = 2, PATH = 64, CRC = 4 };
+
+static const char *const list_names[MGPU_RUN_LISTS] = {"weight", "state", "carried", "best"};
 
 void mgpu_run_state_init(struct mgpu_run_state *s)
 {
@@ -19,48 +25,89 @@ void mgpu_run_state_init(struct mgpu_run_state *s)
 
 void mgpu_run_state_free(struct mgpu_run_state *s)
 {
-    mgpu_named_arrays_free(s->weight, s->weights);
-    mgpu_named_arrays_free(s->state, s->states);
+    for (int i = 0; i < MGPU_RUN_LISTS; i++)
+        mgpu_array_list_free(&s->list[i]);
     mgpu_record_free(&s->record);
     mgpu_arena_free(s->arena);
     *s = (struct mgpu_run_state){0};
 }
 
-/* ---- Writing --------------------------------------------------------------------------------- */
+/* ---- Checksums ------------------------------------------------------------------------------- */
 
-static int write_number(hid_t group, const struct mgpu_field *f)
+static uint32_t crc_of(const void *bytes, size_t size)
 {
-    bool integer = f->kind == MGPU_FIELD_INT;
-    hid_t space = H5Screate(H5S_SCALAR);
-    hid_t attribute = H5Acreate2(group, f->name, integer ? H5T_STD_I64LE : H5T_IEEE_F64LE, space,
-                                 H5P_DEFAULT, H5P_DEFAULT);
-    herr_t rc = attribute < 0 ? -1
-                : integer     ? H5Awrite(attribute, H5T_NATIVE_INT64, &f->integer)
-                              : H5Awrite(attribute, H5T_NATIVE_DOUBLE, &f->real);
-    if (attribute >= 0)
-        H5Aclose(attribute);
-    H5Sclose(space);
-    return rc < 0 ? mgpu_h5_fail(MGPU_EIO, "attribute '%s' cannot be written", f->name) : 0;
+    return (uint32_t)crc32_z(0, bytes, size);
 }
 
-static int write_record(hid_t group, const struct mgpu_record *r)
+/* Of all that an array is. */
+static int64_t array_crc(const struct mgpu_array *a)
 {
+    int64_t head[2 + MGPU_MAX_RANK] = {a->type, a->rank};
+    for (int i = 0; i < a->rank; i++)
+        head[2 + i] = a->dims[i];
+    return crc_of(head, sizeof head) ^
+           (int64_t)crc_of(a->data, (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type)) << 32;
+}
+
+/* ---- The record as bytes --------------------------------------------------------------------- */
+
+/* A letter for the kind, name, zero, value, zero, for each field; the checksum of all that. */
+static const char kinds[] = "irt";
+
+static size_t put_field(char *to, size_t room, const struct mgpu_field *f)
+{
+    int n = f->kind == MGPU_FIELD_INT
+                ? snprintf(to, room, "i%s%c%lld", f->name, 0, (long long)f->integer)
+            : f->kind == MGPU_FIELD_REAL ? snprintf(to, room, "r%s%c%a", f->name, 0, f->real)
+                                         : snprintf(to, room, "t%s%c%s", f->name, 0, f->text);
+    return (size_t)n + 1;
+}
+
+static void pack(struct mgpu_array *out, const struct mgpu_record *r, struct mgpu_arena *arena)
+{
+    size_t size = 0;
     for (int i = 0; i < r->count; i++)
-        MGPU_TRY(r->field[i].kind == MGPU_FIELD_TEXT
-                     ? mgpu_h5_out_string(group, r->field[i].name, r->field[i].text)
-                     : write_number(group, &r->field[i]));
+        size += put_field(NULL, 0, &r->field[i]);
+    char *bytes = mgpu_arena_alloc(arena, size + CRC);
+    for (int i = 0, at = 0; i < r->count; i++)
+        at += (int)put_field(bytes + at, size - (size_t)at, &r->field[i]);
+    uint32_t crc = crc_of(bytes, size);
+    memcpy(bytes + size, &crc, CRC);
+    *out = (struct mgpu_array){
+        .type = MGPU_UINT8, .rank = 1, .dims = {(int64_t)size + CRC}, .data = bytes};
+}
+
+static void take_field(struct mgpu_record *r, const char *name, const char *value)
+{
+    enum mgpu_field_kind kind = (enum mgpu_field_kind)(strchr(kinds, *name) - kinds);
+    struct mgpu_field *f = mgpu_record_add(r, name + 1, kind);
+    if (kind == MGPU_FIELD_INT)
+        f->integer = strtoll(value, NULL, 10);
+    else if (kind == MGPU_FIELD_REAL)
+        f->real = strtod(value, NULL);
+    else
+        f->text = mgpu_arena_string(r->arena, value);
+}
+
+/* `bytes` end with a zero that is not counted. */
+static int unpack(struct mgpu_record *r, const char *bytes, size_t size)
+{
+    uint32_t crc = 0;
+    if (size >= CRC)
+        memcpy(&crc, bytes + size - CRC, CRC);
+    if (size < CRC || crc != crc_of(bytes, size - CRC))
+        return mgpu_fail(MGPU_EINVALID, "the training state is damaged: its checksum is wrong");
+    for (size_t at = 0; at < size - CRC;) {
+        const char *name = bytes + at, *value = name + strlen(name) + 1;
+        if (value >= bytes + size || !*name || !strchr(kinds, *name))
+            return mgpu_fail(MGPU_EINVALID, "the training state is not one of this program");
+        take_field(r, name, value);
+        at = (size_t)(value - bytes) + strlen(value) + 1;
+    }
     return 0;
 }
 
-static int write_group(struct mgpu_h5_out *out, const struct mgpu_record *r)
-{
-    hid_t group = H5Gcreate2(out->id, GROUP, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-    if (group < 0)
-        return mgpu_h5_fail(MGPU_EIO, "the group " GROUP " cannot be written");
-    int rc = write_record(group, r);
-    H5Gclose(group);
-    return rc;
-}
+/* ---- Writing --------------------------------------------------------------------------------- */
 
 static int link_weights(struct mgpu_h5_out *out, const struct mgpu_keras_place *places, int count)
 {
@@ -77,44 +124,53 @@ static int link_weights(struct mgpu_h5_out *out, const struct mgpu_keras_place *
     return rc;
 }
 
-static int write_states(struct mgpu_h5_out *out, const struct mgpu_run_state *s)
+static int write_list(struct mgpu_h5_out *out, const char *kind, const struct mgpu_array_list *list)
 {
-    for (int i = 0; i < s->states; i++) {
+    for (int i = 0; i < list->count; i++) {
         char path[PATH];
-        snprintf(path, sizeof path, GROUP "/state/%d", i);
-        MGPU_TRY(mgpu_prefix(mgpu_h5_out_array(out, path, &s->state[i].array, NULL), "'%s'",
-                             s->state[i].name));
+        snprintf(path, sizeof path, GROUP "/%s/%d", kind, i);
+        MGPU_TRY(mgpu_prefix(mgpu_h5_out_array(out, path, &list->item[i].array, list->item[i].name),
+                             "'%s'", list->item[i].name));
     }
     return 0;
 }
 
-static int write_all(struct mgpu_h5_out *out, const struct mgpu_run_state *s)
+static int write_all(struct mgpu_h5_out *out, const struct mgpu_run_state *s,
+                     const struct mgpu_array *record)
 {
+    const struct mgpu_array_list *weights = &s->list[MGPU_RUN_WEIGHT];
+    int64_t done = s->updates;
+    const struct mgpu_array updates = {.type = MGPU_INT64, .data = &done};
     struct mgpu_keras_place *places;
-    MGPU_TRY(mgpu_keras_places(&places, s->arena, s->weight, s->weights));
-    MGPU_TRY(mgpu_keras_h5_put(out, s->weight, s->weights));
-    MGPU_TRY(write_group(out, &s->record));
-    MGPU_TRY(link_weights(out, places, s->weights));
-    return write_states(out, s);
+    MGPU_TRY(mgpu_keras_places(&places, s->arena, weights->item, weights->count));
+    MGPU_TRY(mgpu_keras_h5_put(out, weights->item, weights->count));
+    MGPU_TRY(mgpu_h5_out_array(out, RECORD, record, NULL));
+    MGPU_TRY(mgpu_h5_out_array(out, UPDATES, &updates, NULL));
+    MGPU_TRY(link_weights(out, places, weights->count));
+    for (int i = MGPU_RUN_WEIGHT + 1; i < MGPU_RUN_LISTS; i++)
+        MGPU_TRY(write_list(out, list_names[i], &s->list[i]));
+    return 0;
 }
 
 static uint64_t bytes_needed(const struct mgpu_run_state *s)
 {
-    uint64_t bytes =
-        mgpu_keras_h5_bytes(s->weight, s->weights) + mgpu_keras_h5_bytes(s->state, s->states);
-    for (int i = 0; i < s->record.count; i++)
-        bytes += FIELD_BYTES + (s->record.field[i].text ? strlen(s->record.field[i].text) : 0);
+    uint64_t bytes = 0;
+    for (int i = 0; i < MGPU_RUN_LISTS; i++)
+        bytes += mgpu_keras_h5_bytes(s->list[i].item, s->list[i].count);
     return bytes;
 }
 
-static int record_names(struct mgpu_record *r, const char *kind,
-                        const struct mgpu_named_array *arrays, int count)
+/* "KIND.N" is the name of array N, "KIND.N.crc" its checksum. */
+static int record_list(struct mgpu_record *r, const char *kind, const struct mgpu_array_list *list)
 {
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < list->count; i++) {
         char field[PATH];
-        const char *name = arrays[i].name;
+        const char *name = list->item[i].name;
+        int64_t crc = array_crc(&list->item[i].array);
         snprintf(field, sizeof field, "%s.%d", kind, i);
         MGPU_TRY(mgpu_record_text(r, field, &name));
+        snprintf(field, sizeof field, "%s.%d.crc", kind, i);
+        MGPU_TRY(mgpu_record_int(r, field, &crc));
     }
     return 0;
 }
@@ -122,14 +178,16 @@ static int record_names(struct mgpu_record *r, const char *kind,
 int mgpu_run_state_write(struct mgpu_run_state *s, const char *path)
 {
     struct mgpu_h5_out out;
+    struct mgpu_array record;
     int64_t version = VERSION;
     MGPU_TRY(mgpu_record_int(&s->record, "version", &version));
-    MGPU_TRY(record_names(&s->record, "weight", s->weight, s->weights));
-    MGPU_TRY(record_names(&s->record, "state", s->state, s->states));
+    for (int i = 0; i < MGPU_RUN_LISTS; i++)
+        MGPU_TRY(record_list(&s->record, list_names[i], &s->list[i]));
+    pack(&record, &s->record, s->arena);
     mgpu_h5_lock();
-    int rc = mgpu_h5_out_open(&out, path, bytes_needed(s));
+    int rc = mgpu_h5_out_open(&out, path, bytes_needed(s) + (uint64_t)record.dims[0]);
     if (rc == 0) {
-        rc = mgpu_prefix(write_all(&out, s), "%s", path);
+        rc = mgpu_prefix(write_all(&out, s, &record), "%s", path);
         rc = mgpu_h5_out_close(&out, rc);
     }
     mgpu_h5_unlock();
@@ -138,62 +196,31 @@ int mgpu_run_state_write(struct mgpu_run_state *s, const char *path)
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-static int read_text(struct mgpu_record *r, hid_t group, const char *name)
+/* *out is free()d. */
+static int read_bytes(char **out, size_t *size, struct mgpu_h5_reader *file)
 {
-    char **strings;
-    int count;
-    MGPU_TRY(mgpu_h5_read_strings(&strings, &count, group, name));
-    mgpu_record_add(r, name, MGPU_FIELD_TEXT)->text =
-        mgpu_arena_string(r->arena, count ? strings[0] : "");
-    for (int i = 0; i < count; i++)
-        free(strings[i]);
-    free(strings);
-    return 0;
+    struct mgpu_h5_shape shape;
+    int64_t count;
+    *out = NULL;
+    MGPU_TRY(mgpu_h5_reader_describe(&shape, file, RECORD));
+    MGPU_TRY(mgpu_count(&count, shape.type, shape.rank, shape.dims));
+    if (shape.type != MGPU_UINT8)
+        return mgpu_fail(MGPU_EINVALID, "the training state is not one of this program");
+    *size = (size_t)count;
+    *out = mgpu_xcalloc(*size + 1, 1);
+    return mgpu_h5_reader_read(file, RECORD, MGPU_WHOLE, 0, 0, *out, *size);
 }
 
-static int read_number(struct mgpu_record *r, hid_t attribute, const char *name, bool integer)
+static int read_record(struct mgpu_record *r, struct mgpu_h5_reader *file)
 {
-    hid_t space = H5Aget_space(attribute);
-    hssize_t points = H5Sget_simple_extent_npoints(space);
-    H5Sclose(space);
-    if (points != 1)
-        return mgpu_fail(MGPU_EINVALID, "attribute '%s' is not one number", name);
-    struct mgpu_field *f = mgpu_record_add(r, name, integer ? MGPU_FIELD_INT : MGPU_FIELD_REAL);
-    herr_t rc = integer ? H5Aread(attribute, H5T_NATIVE_INT64, &f->integer)
-                        : H5Aread(attribute, H5T_NATIVE_DOUBLE, &f->real);
-    return rc < 0 ? mgpu_h5_fail(MGPU_EINVALID, "attribute '%s' cannot be read", name) : 0;
-}
-
-struct reading {
-    struct mgpu_record *record;
-    int rc;
-};
-
-static herr_t read_field(hid_t group, const char *name, const H5A_info_t *info, void *context)
-{
-    struct reading *r = context;
-    (void)info;
-    hid_t attribute = H5Aopen(group, name, H5P_DEFAULT), type = H5Aget_type(attribute);
-    H5T_class_t kind = H5Tget_class(type);
-    if (kind == H5T_STRING)
-        r->rc = read_text(r->record, group, name);
-    else if (kind == H5T_INTEGER || kind == H5T_FLOAT)
-        r->rc = read_number(r->record, attribute, name, kind == H5T_INTEGER);
-    else
-        r->rc = mgpu_fail(MGPU_EINVALID, "attribute '%s' is no number and no text", name);
-    H5Tclose(type);
-    H5Aclose(attribute);
-    return r->rc;
-}
-
-static int read_record(struct mgpu_record *r, hid_t group)
-{
-    struct reading reading = {.record = r};
-    int64_t version;
-    if (H5Aiterate2(group, H5_INDEX_NAME, H5_ITER_INC, NULL, read_field, &reading) < 0 &&
-        reading.rc == 0)
-        reading.rc = mgpu_h5_fail(MGPU_EINVALID, "the training state cannot be read");
-    MGPU_TRY(reading.rc);
+    char *bytes;
+    size_t size = 0;
+    int64_t version = 0;
+    int rc = read_bytes(&bytes, &size, file);
+    if (rc == 0)
+        rc = unpack(r, bytes, size);
+    free(bytes);
+    MGPU_TRY(rc);
     r->restores = true;
     MGPU_TRY(mgpu_record_int(r, "version", &version));
     return version == VERSION ? 0
@@ -203,66 +230,57 @@ static int read_record(struct mgpu_record *r, hid_t group)
                                           (long long)version, VERSION);
 }
 
-static int read_array(struct mgpu_named_array *out, hid_t group, const char *path, const char *name)
+static int read_array(struct mgpu_named_array *out, struct mgpu_h5_reader *file, const char *path,
+                      int64_t crc)
 {
-    struct mgpu_h5_info info;
-    hid_t set;
-    out->name = mgpu_xstrdup(name);
-    MGPU_TRY(mgpu_h5_open_dataset(&set, group, path));
-    int rc = mgpu_h5_describe(&info, set);
-    if (rc == 0)
-        rc = mgpu_array_init(&out->array, info.type, info.rank, info.dims, name);
-    if (rc == 0)
-        rc = mgpu_h5_read_all(set, &info, out->array.data);
-    if (info.memory >= 0)
-        H5Tclose(info.memory);
-    H5Dclose(set);
-    return mgpu_prefix(rc, "'%s'", name);
+    struct mgpu_h5_shape s;
+    struct mgpu_array *a = &out->array;
+    MGPU_TRY(mgpu_h5_reader_describe(&s, file, path));
+    MGPU_TRY(mgpu_array_init(a, s.type, s.rank, s.dims, out->name));
+    MGPU_TRY(mgpu_h5_reader_read(file, path, MGPU_WHOLE, 0, 0, a->data,
+                                 (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type)));
+    return array_crc(a) == crc
+               ? 0
+               : mgpu_fail(MGPU_EINVALID, "the contents are damaged: their checksum is wrong");
 }
 
 /* As many as the record names. */
-static int read_arrays(struct mgpu_named_array **list, int *count, struct mgpu_record *r,
-                       hid_t group, const char *kind)
+static int read_list(struct mgpu_array_list *list, struct mgpu_record *r,
+                     struct mgpu_h5_reader *file, const char *kind)
 {
     for (;;) {
         char field[PATH], path[PATH];
         const char *name;
-        snprintf(field, sizeof field, "%s.%d", kind, *count);
-        snprintf(path, sizeof path, "%s/%d", kind, *count);
+        int64_t crc;
+        snprintf(field, sizeof field, "%s.%d", kind, list->count);
+        snprintf(path, sizeof path, GROUP "/%s/%d", kind, list->count);
         if (!mgpu_record_has(r, field))
             return 0;
         MGPU_TRY(mgpu_record_text(r, field, &name));
-        *list = mgpu_grow(*list, (size_t)*count, sizeof **list);
-        struct mgpu_named_array *a = &(*list)[(*count)++];
-        *a = (struct mgpu_named_array){0};
-        MGPU_TRY(read_array(a, group, path, name));
+        snprintf(field, sizeof field, "%s.%d.crc", kind, list->count);
+        MGPU_TRY(mgpu_record_int(r, field, &crc));
+        struct mgpu_named_array *a = mgpu_array_list_add(list, name);
+        MGPU_TRY(mgpu_prefix(read_array(a, file, path, crc), "'%s'", name));
     }
 }
 
-static int read_state(struct mgpu_run_state *s, hid_t file)
+static int read_state(struct mgpu_run_state *s, struct mgpu_h5_reader *file)
 {
-    hid_t group;
-    if (H5Lexists(file, GROUP, H5P_DEFAULT) <= 0)
+    int rc = mgpu_h5_reader_has(file, GROUP);
+    if (rc == 0)
         return mgpu_fail(MGPU_EINVALID, "this is no checkpoint of a run: it has no " GROUP);
-    MGPU_TRY(mgpu_h5_open_group(&group, file, GROUP));
-    int rc = read_record(&s->record, group);
-    if (rc == 0)
-        rc = read_arrays(&s->weight, &s->weights, &s->record, group, "weight");
-    if (rc == 0)
-        rc = read_arrays(&s->state, &s->states, &s->record, group, "state");
-    H5Gclose(group);
+    if (rc > 0)
+        rc = read_record(&s->record, file);
+    for (int i = 0; i < MGPU_RUN_LISTS && rc == 0; i++)
+        rc = read_list(&s->list[i], &s->record, file, list_names[i]);
     return rc;
 }
 
 int mgpu_run_state_read(struct mgpu_run_state *s, const char *path)
 {
-    hid_t file;
-    mgpu_h5_lock();
-    int rc = mgpu_h5_open_file(&file, path);
-    if (rc == 0) {
-        rc = mgpu_prefix(read_state(s, file), "%s", path);
-        H5Fclose(file);
-    }
-    mgpu_h5_unlock();
+    struct mgpu_h5_reader *file;
+    MGPU_TRY(mgpu_h5_reader_open(&file, path));
+    int rc = mgpu_prefix(read_state(s, file), "%s", path);
+    mgpu_h5_reader_close(file);
     return rc;
 }

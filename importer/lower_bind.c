@@ -141,13 +141,13 @@ static int read_bindings(struct mgpu_binder *b)
         const struct mgpu_binding *binding = &b->options->binding[i];
         struct symbol *s = mgpu_names_get(b->names, binding->name);
         if (!s)
-            return mgpu_fail(MGPU_EINVALID, "--dim %s=%" PRId64 ": no input has a dimension '%s'",
+            return mgpu_fail(MGPU_EUSAGE, "--dim %s=%" PRId64 ": no input has a dimension '%s'",
                              binding->name, binding->value, binding->name);
         if (binding->value < 0)
-            return mgpu_fail(MGPU_EINVALID, "--dim %s=%" PRId64 ": a size may not be negative",
+            return mgpu_fail(MGPU_EUSAGE, "--dim %s=%" PRId64 ": a size may not be negative",
                              binding->name, binding->value);
         if (s->batch)
-            return mgpu_fail(MGPU_EINVALID, "--dim %s=%" PRId64 ": '%s' is the batch; use --batch",
+            return mgpu_fail(MGPU_EUSAGE, "--dim %s=%" PRId64 ": '%s' is the batch; use --batch",
                              binding->name, binding->value, binding->name);
         MGPU_TRY(give(s, binding->value, "--dim"));
     }

@@ -105,17 +105,16 @@ static int cannot_train(const struct mgpu_identify *in, const char *pattern, int
 {
     const struct mgpu_onnx_initializer *i = &in->model->initializer[initializer];
     if (!in->facts[initializer].real)
-        return mgpu_fail(MGPU_EINVALID,
-                         "--train %s: '%s' holds %s numbers, which cannot be trained", pattern,
-                         i->name, mgpu_dtype_name(i->array.type));
+        return mgpu_fail(MGPU_EUSAGE, "--train %s: '%s' holds %s numbers, which cannot be trained",
+                         pattern, i->name, mgpu_dtype_name(i->array.type));
     if (in->out->role[initializer] == MGPU_ROLE_STATISTIC)
-        return mgpu_fail(MGPU_EINVALID,
+        return mgpu_fail(MGPU_EUSAGE,
                          "--train %s: '%s' is a running mean or variance, which is counted, not "
                          "trained",
                          pattern, i->name);
     if (!in->out->uses[initializer])
-        return mgpu_fail(MGPU_EINVALID, "--train %s: '%s' is used by no node", pattern, i->name);
-    return mgpu_fail(MGPU_EINVALID,
+        return mgpu_fail(MGPU_EUSAGE, "--train %s: '%s' is used by no node", pattern, i->name);
+    return mgpu_fail(MGPU_EUSAGE,
                      "--train %s: '%s' only says sizes, bounds or scales (its full name trains it, "
                      "unless only its shape is used)",
                      pattern, i->name);

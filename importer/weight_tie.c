@@ -243,7 +243,7 @@ static int untie(struct mgpu_identify *in, const char *name)
     if (!found)
         return mgpu_weight_no_match(in, "untie", name);
     if (!done)
-        return mgpu_fail(MGPU_EINVALID, "--untie %s: it is tied with nothing and used once", name);
+        return mgpu_fail(MGPU_EUSAGE, "--untie %s: it is tied with nothing and used once", name);
     return 0;
 }
 
@@ -260,12 +260,12 @@ static int check_tie(const struct mgpu_identify *in, const struct mgpu_weight *a
     if (turned_values(x, y))
         return 0;
     if (!mgpu_weight_same_shape(x, y) && !turned_shape(x, y))
-        return mgpu_fail(MGPU_EINVALID,
+        return mgpu_fail(MGPU_EUSAGE,
                          "--tie %s=%s: '%s' (%s %s) and '%s' (%s %s) cannot be one parameter",
                          a->name, b->name, a->name, mgpu_dtype_name(x->type),
                          mgpu_shape_text(left, x->rank, x->dims), b->name, mgpu_dtype_name(y->type),
                          mgpu_shape_text(right, y->rank, y->dims));
-    return mgpu_fail(MGPU_EINVALID, "--tie %s=%s: '%s' and '%s' hold different values", a->name,
+    return mgpu_fail(MGPU_EUSAGE, "--tie %s=%s: '%s' and '%s' hold different values", a->name,
                      b->name, a->name, b->name);
 }
 

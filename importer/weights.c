@@ -141,8 +141,8 @@ int mgpu_weight_no_match(const struct mgpu_identify *in, const char *option, con
         }
     }
     if (!nearest)
-        return mgpu_fail(MGPU_EINVALID, "--%s %s: the model has no initializers", option, pattern);
-    return mgpu_fail(MGPU_EINVALID, "--%s %s matches no initializer; the nearest name is '%s'",
+        return mgpu_fail(MGPU_EUSAGE, "--%s %s: the model has no initializers", option, pattern);
+    return mgpu_fail(MGPU_EUSAGE, "--%s %s matches no initializer; the nearest name is '%s'",
                      option, pattern, nearest);
 }
 

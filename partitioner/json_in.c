@@ -1,6 +1,7 @@
 #include "partitioner/json_in.h"
 
 #include "runtime/base/memory.h"
+#include "runtime/base/names.h"
 #include "runtime/base/nearest.h"
 #include "runtime/base/status.h"
 
@@ -10,6 +11,7 @@
 #include <string.h>
 
 static const long LARGEST = 64L << 20;
+enum { DEPTH = 32 }; /* of objects and lists */
 
 /* ---- Files ----------------------------------------------------------------------------------- */
 
@@ -47,7 +49,7 @@ static int line_of(const char *text, size_t at)
 
 static int parse(struct json_object **out, const char *text, long length, const char *path)
 {
-    struct json_tokener *tokener = json_tokener_new();
+    struct json_tokener *tokener = json_tokener_new_ex(DEPTH);
     int rc = 0;
     json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
     /* with the final zero, so that a number at the end ends */
@@ -62,10 +64,42 @@ static int parse(struct json_object **out, const char *text, long length, const 
     else if (!json_object_is_type(*out, json_type_object))
         rc = mgpu_fail(MGPU_EINVALID, "%s: must hold one object, {...}", path);
     json_tokener_free(tokener);
-    if (rc < 0) {
-        json_object_put(*out);
-        *out = NULL;
+    return rc;
+}
+
+/* ---- Keys that stand twice ------------------------------------------------------------------- */
+
+/* Where the string at `text` ends: behind its closing quote. */
+static const char *end_of_string(const char *text)
+{
+    for (text++; *text && *text != '"'; text++)
+        text += *text == '\\' && text[1];
+    return *text ? text + 1 : text;
+}
+
+/* json-c takes the last of two values: the text, which is good JSON, is searched for keys that an
+ * object before had. */
+static int check_twice(const char *text, const char *path)
+{
+    struct mgpu_arena *arena = mgpu_arena_new();
+    struct mgpu_names *seen[DEPTH + 1];
+    int depth = 0, rc = 0;
+    for (const char *at = text; *at && rc == 0;) {
+        const char *from = at;
+        at = *from == '"' ? end_of_string(from) : from + 1;
+        if (*from == '{' || *from == '[')
+            seen[++depth] = mgpu_names_new(arena);
+        else if (*from == '}' || *from == ']')
+            depth--;
+        if (*from != '"' || at[strspn(at, " \t\r\n")] != ':')
+            continue;
+        const char *key = mgpu_arena_format(arena, "%.*s", (int)(at - from), from);
+        if (mgpu_names_get(seen[depth], key))
+            rc = mgpu_fail(MGPU_EINVALID, "%s: line %d: the key %s stands twice in one object",
+                           path, line_of(text, (size_t)(from - text)), key);
+        mgpu_names_set(seen[depth], key, key);
     }
+    mgpu_arena_free(arena);
     return rc;
 }
 
@@ -76,6 +110,12 @@ int mgpu_json_read(struct json_object **out, const char *path)
     *out = NULL;
     MGPU_TRY(load(&text, &length, path));
     int rc = parse(out, text, length, path);
+    if (rc == 0)
+        rc = check_twice(text, path);
+    if (rc < 0) {
+        json_object_put(*out);
+        *out = NULL;
+    }
     mgpu_free(text);
     return rc;
 }

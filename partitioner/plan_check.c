@@ -103,6 +103,26 @@ static int check_nodes(struct check *c)
     return 0;
 }
 
+/* Where a weight has no owner, the first place that uses it is (runtime/compile/plan.h). */
+static void tell_unowned(const struct check *c)
+{
+    const struct mgpu_outline *m = c->model;
+    struct mgpu_names *owned = mgpu_names_new(c->arena);
+    const char *first = NULL;
+    int count = 0;
+    for (int i = 0; i < c->plan->owners; i++)
+        mgpu_names_set(owned, c->plan->owner[i].parameter, c->plan);
+    for (int i = 0; i < m->weights; i++)
+        if (!mgpu_names_get(owned, m->weight[i])) {
+            first = first ? first : m->weight[i];
+            count++;
+        }
+    if (count)
+        mgpu_note("the plan has no owner for %d of %d weights ('%s'%s): each is owned where it is "
+                  "first used",
+                  count, m->weights, first, count > 1 ? ", ..." : "");
+}
+
 static int check_owners(const struct check *c)
 {
     const struct mgpu_outline *m = c->model;
@@ -117,6 +137,8 @@ static int check_owners(const struct check *c)
         return mgpu_fail(MGPU_EINVALID, "owners: the model has no weight '%s'%s%s%s", name,
                          near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     }
+    if (c->plan->places > 1)
+        tell_unowned(c);
     return 0;
 }
 

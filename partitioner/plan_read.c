@@ -63,11 +63,21 @@ static int read_version(const struct reader *r)
                            r->path, (long long)version, MGPU_PLAN_VERSION);
 }
 
+static int check_root(const struct reader *r)
+{
+    static const char *const keys[] = {"version",      "model",   "batch",  "devices", "strategy",
+                                       "rewrites",     "nodes",   "owners", "buckets", "predicted",
+                                       "alternatives", "profile", NULL};
+    return mgpu_json_keys(r->root, r->path, keys);
+}
+
 static int read_model(const struct reader *r)
 {
+    static const char *const keys[] = {"file", "sha256", NULL};
     struct mgpu_plan_file *plan = r->plan;
     struct json_object *model;
     MGPU_TRY(mgpu_json_object(&model, r->root, r->path, "model", true));
+    MGPU_TRY(mgpu_json_keys(model, r->path, keys));
     MGPU_TRY(text(&plan->model_file, r, model, r->path, "file"));
     MGPU_TRY(text(&plan->sha256, r, model, r->path, "sha256"));
     if (strlen(plan->sha256) != 64 || strspn(plan->sha256, "0123456789abcdef") != 64)
@@ -192,9 +202,11 @@ static int read_node(const struct reader *r, struct json_object *list, int i)
 {
     char buffer[WHERE];
     const char *where = entry(buffer, r, "nodes", i), *slice;
+    static const char *const keys[] = {"output", "name", "type", "device", "slice", NULL};
     struct mgpu_plan_node *n = &r->plan->node[i];
     struct json_object *o;
     MGPU_TRY(mgpu_json_item(&o, list, where, i));
+    MGPU_TRY(mgpu_json_keys(o, where, keys));
     MGPU_TRY(text(&n->output, r, o, where, "output"));
     MGPU_TRY(text(&n->name, r, o, where, "name"));
     MGPU_TRY(text(&n->type, r, o, where, "type"));
@@ -238,6 +250,7 @@ static int read_nodes(const struct reader *r)
 
 static int read_rewrites(const struct reader *r)
 {
+    static const char *const keys[] = {"kind", "outputs", NULL};
     char buffer[WHERE];
     struct json_object *list, *o;
     struct mgpu_plan_file *plan = r->plan;
@@ -248,6 +261,7 @@ static int read_rewrites(const struct reader *r)
         struct mgpu_plan_rewrite *w = &plan->rewrite[i];
         const char *where = entry(buffer, r, "rewrites", i);
         MGPU_TRY(mgpu_json_item(&o, list, where, i));
+        MGPU_TRY(mgpu_json_keys(o, where, keys));
         MGPU_TRY(text(&w->kind, r, o, where, "kind"));
         MGPU_TRY(texts(&w->output, &w->outputs, r, o, where, "outputs"));
     }
@@ -275,27 +289,42 @@ static int read_owners(const struct reader *r)
     return 0;
 }
 
-/* Devices behind the last that has something to do get no rank. */
-static void drop_idle_places(struct mgpu_plan_file *plan)
+/* Places up to the last that has something to do. */
+static int used_places(const struct mgpu_plan_file *plan)
 {
     int last = 0;
     for (int i = 0; i < plan->nodes; i++)
         last = plan->node[i].place > last ? plan->node[i].place : last;
     for (int i = 0; i < plan->owners; i++)
         last = plan->owner[i].place > last ? plan->owner[i].place : last;
-    if (plan->replicas == 1)
-        plan->places = last + 1;
+    return last + 1;
+}
+
+/* The strategy is a name for what the nodes' devices say. */
+static int check_strategy(const struct reader *r)
+{
+    const struct mgpu_plan_file *plan = r->plan;
+    bool split = plan->replicas > 1, placed = used_places(plan) > 1;
+    const char *is = split ? (placed ? "hybrid" : "data") : (placed ? "branch" : "single");
+    const char *said = plan->strategy;
+    if (!strcmp(said, is) || !strcmp(said, "stacked") || !strcmp(said, "manual"))
+        return 0;
+    return mgpu_fail(MGPU_EINVALID,
+                     "%s: 'strategy' is '%s', but by their devices the nodes are '%s'", r->path,
+                     said, is);
 }
 
 static int read_buckets(const struct reader *r)
 {
     char buffer[WHERE];
+    static const char *const keys[] = {"bytes", NULL};
     struct json_object *list, *o;
     MGPU_TRY(mgpu_json_array(&list, r->root, r->path, "buckets", true));
     for (int i = 0; i < (int)json_object_array_length(list); i++) {
         int64_t bytes;
         const char *where = entry(buffer, r, "buckets", i);
         MGPU_TRY(mgpu_json_item(&o, list, where, i));
+        MGPU_TRY(mgpu_json_keys(o, where, keys));
         MGPU_TRY(mgpu_json_integer(&bytes, o, where, "bytes", true, 1, INT64_MAX));
         if (bytes > r->plan->bucket_bytes)
             r->plan->bucket_bytes = bytes;
@@ -391,6 +420,7 @@ static int read_all(const struct reader *r)
 {
     r->plan->replicas = r->plan->places = 0; /* until the first node says */
     MGPU_TRY(read_version(r));
+    MGPU_TRY(check_root(r));
     MGPU_TRY(read_model(r));
     MGPU_TRY(
         mgpu_json_integer(&r->plan->batch, r->root, r->path, "batch", true, 1, INT64_C(1) << 40));
@@ -399,7 +429,9 @@ static int read_all(const struct reader *r)
     MGPU_TRY(read_rewrites(r));
     MGPU_TRY(read_nodes(r));
     MGPU_TRY(read_owners(r));
-    drop_idle_places(r->plan);
+    MGPU_TRY(check_strategy(r));
+    if (r->plan->replicas == 1)
+        r->plan->places = used_places(r->plan);
     MGPU_TRY(read_buckets(r));
     MGPU_TRY(read_predicted(r));
     MGPU_TRY(read_alternatives(r));

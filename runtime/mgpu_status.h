@@ -5,12 +5,13 @@
 enum mgpu_status {
     MGPU_OK = 0,
     MGPU_ENOMEM = -1,
-    MGPU_EINVALID = -2,     /* the input (file, data, option) is wrong */
+    MGPU_EINVALID = -2,     /* a file or what is in it is wrong */
     MGPU_EUNSUPPORTED = -3, /* the input is right, but mgpu cannot do it */
     MGPU_EIO = -4,
     MGPU_EDEVICE = -5,
     MGPU_EINTERNAL = -6,
-    MGPU_EUSAGE = -7, /* an option is wrong: the programs exit with 2 */
+    MGPU_EUSAGE = -7, /* an option is unknown or malformed, contradicts another, or names what the
+                       * model does not have: the programs exit with 2, on all else with 1 */
 };
 
 /* This thread's last error text; "" when there was none. Valid until the next error. */

@@ -12,12 +12,22 @@
 #include <string.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t interrupted; /* Ctrl-C: finish the step, save, stop */
+static volatile sig_atomic_t interrupted; /* finish the step, save, stop */
 
 static void interrupt(int signal_number)
 {
     interrupted = signal_number;
     signal(signal_number, SIG_DFL); /* a second one ends the program at once */
+}
+
+/* Ctrl-C, the end of the terminal or of the job's time: one that the program's starter wants to be
+ * ignored (nohup) stays so. */
+static void heed_signals(void)
+{
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (signal(ends[i], interrupt) == SIG_IGN)
+            signal(ends[i], SIG_IGN);
 }
 
 static void note(void *context, const char *text)
@@ -124,8 +134,7 @@ static int train(struct mgpu_trainer *t, const struct mgpu_train_command *c,
     const struct mgpu_number *numbers;
     int rc = 0;
     mgpu_progress_begin(&p, c->quiet ? NULL : stderr, f);
-    signal(SIGINT, interrupt);
-    signal(SIGTERM, interrupt);
+    heed_signals();
     while (!interrupted && (rc = mgpu_step(t, &step)) > 0) {
         if (c->log_steps)
             printf("step %lld loss %.9g\n", (long long)step.step, step.loss);
@@ -346,7 +355,8 @@ int main(int argc, char **argv)
         if (!c.quiet)
             mgpu_set_note(note, NULL);
         rc = job(&c, &result);
-        if (rc >= 0 && c.json && !c.report)
+        result.interrupted = interrupted;
+        if ((rc >= 0 || interrupted) && c.json && !c.report)
             mgpu_result_print(&result, stdout);
         if (rc < 0)
             status = fail(rc);

@@ -20,7 +20,8 @@ search() { # pattern folder...: lines of code, comments left out
 complain "unsafe string function" "$(search '\b(sprintf|strcpy|strcat|gets)\(' $ours tests)"
 complain "printing or exiting outside the programs" "$(
     search '(^|[^a-z_])(printf|puts|exit|_exit)\(' $ours |
-        grep -vE '^(runtime/cli/|[a-z]+/mgpu_(train|partition|convert)\.c:)' || true)"
+        grep -vE '^(runtime/cli/|[a-z]+/mgpu_(train|partition|convert)\.c:)' |
+        grep -v '^runtime/data/h5_server\.c:' || true)"
 complain "HDF5 outside runtime/data/h5.h" "$(search '#include <hdf5' $ours | grep -v '^runtime/data/h5\.h:' || true)"
 complain "oneDNN outside runtime/cpu" "$(search '#include .*dnnl' $ours | grep -v '^runtime/cpu/' || true)"
 complain "CUDA outside runtime/cuda" "$(

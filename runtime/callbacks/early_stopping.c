@@ -17,10 +17,11 @@ int mgpu_early_stopping_parse(struct mgpu_early_stopping *s, const char *text,
         {"min_delta", .real = &s->min_delta, .high = 1e300},
         {"baseline", .real = &s->baseline, .low = -1e300, .high = 1e300},
         {"start_from_epoch", .integer = &s->start_from_epoch, .high = 1e9},
+        {"restore_best_weights", .flag = &s->restores},
     };
     int rc = mgpu_callback_options(text, options, sizeof options / sizeof *options, logs, arena);
     if (rc == 0)
-        rc = mgpu_monitor_init(&s->monitor, monitor, mode, logs);
+        rc = mgpu_monitor_init(&s->monitor, monitor, mode, logs, "--early-stop");
     return mgpu_prefix(rc, "--early-stop %s", text);
 }
 
@@ -31,9 +32,13 @@ bool mgpu_early_stopping_epoch(struct mgpu_early_stopping *s, int64_t epoch,
     if (epoch < s->start_from_epoch)
         return false;
     s->wait++;
+    s->best_now = s->restores && !s->kept;
+    if (s->best_now)
+        s->best_epoch = epoch;
     if (mgpu_monitor_beats(&s->monitor, value, s->monitor.best, s->min_delta)) {
         s->monitor.best = value;
         s->best_epoch = epoch;
+        s->best_now = true;
         if (isnan(s->baseline) || mgpu_monitor_beats(&s->monitor, value, s->baseline, s->min_delta))
             s->wait = 0;
         return false;
@@ -55,5 +60,6 @@ int mgpu_early_stopping_record(struct mgpu_early_stopping *s, struct mgpu_record
         return 0;
     MGPU_TRY(mgpu_record_int(r, "early-stop.best_epoch", &s->best_epoch));
     MGPU_TRY(mgpu_record_int(r, "early-stop.wait", &s->wait));
+    MGPU_TRY(mgpu_record_int(r, "early-stop.kept", &s->kept));
     return mgpu_record_int(r, "early-stop.stopped", &s->stopped);
 }

@@ -16,7 +16,8 @@ int mgpu_model_checkpoint_init(struct mgpu_model_checkpoint *c,
     c->file = MGPU_NEW_ARRAY(arena, const char *, options->keep + 1);
     MGPU_TRY(mgpu_prefix(mgpu_template_format(&name, arena, options->path, 1, logs),
                          "--checkpoint %s", options->path));
-    return mgpu_prefix(mgpu_monitor_init(&c->monitor, options->monitor, options->mode, logs),
+    return mgpu_prefix(mgpu_monitor_init(&c->monitor, options->monitor, options->mode, logs,
+                                         options->save_best ? "--save-best" : NULL),
                        "--monitor, --mode");
 }
 

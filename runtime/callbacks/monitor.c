@@ -28,9 +28,13 @@ static bool larger_is_better(const char *name)
 }
 
 int mgpu_monitor_init(struct mgpu_monitor *m, const char *name, const char *mode,
-                      const struct mgpu_logs *logs)
+                      const struct mgpu_logs *logs, const char *option)
 {
     static const char *const modes[] = {"auto", "min", "max"};
+    if (!name && find(logs, "val_loss") < 0 && option)
+        mgpu_note("%s watches the loss of training: there are no validation data (--val, "
+                  "--val-split)",
+                  option);
     if (!name)
         name = find(logs, "val_loss") >= 0 ? "val_loss" : "loss";
     m->name = name;

@@ -12,11 +12,11 @@ struct mgpu_monitor {
     double best;
 };
 
-/* `name` NULL: val_loss, or loss where nothing is validated. `mode`: "min", "max", or "auto" (also
- * NULL), which takes "max" for accuracy, top-k and AUC. Errors are MGPU_EUSAGE and name what is
- * known. */
+/* `name` NULL: val_loss, or loss where nothing is validated; then one line says that `option`
+ * (NULL: nobody) watches that. `mode`: "min", "max", or "auto" (also NULL), which takes "max" for
+ * accuracy, top-k and AUC. Errors are MGPU_EUSAGE and name what is known. */
 int mgpu_monitor_init(struct mgpu_monitor *out, const char *name, const char *mode,
-                      const struct mgpu_logs *logs);
+                      const struct mgpu_logs *logs, const char *option);
 
 double mgpu_monitor_value(const struct mgpu_monitor *monitor, const struct mgpu_logs *logs);
 

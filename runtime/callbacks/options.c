@@ -11,6 +11,8 @@ static int set(const struct mgpu_callback_option *o, const struct mgpu_item *ite
         return mgpu_text_double(o->real, o->name, item->value, o->low, o->high);
     if (o->integer)
         return mgpu_text_int(o->integer, o->name, item->value, (int64_t)o->low, (int64_t)o->high);
+    if (o->flag)
+        return mgpu_text_bool(o->flag, o->name, item->value);
     if (!item->value)
         return mgpu_fail(MGPU_EUSAGE, "%s needs a value", o->name);
     *o->text = item->value;

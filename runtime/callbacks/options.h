@@ -10,6 +10,7 @@ struct mgpu_callback_option {
     const char **text;
     double *real;
     int64_t *integer;
+    bool *flag;
     double low, high;
 };
 

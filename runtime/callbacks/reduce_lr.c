@@ -21,7 +21,7 @@ int mgpu_reduce_lr_parse(struct mgpu_reduce_lr *c, const char *text, const struc
     };
     int rc = mgpu_callback_options(text, options, sizeof options / sizeof *options, logs, arena);
     if (rc == 0)
-        rc = mgpu_monitor_init(&c->monitor, monitor, mode, logs);
+        rc = mgpu_monitor_init(&c->monitor, monitor, mode, logs, "--reduce-lr");
     return mgpu_prefix(rc, "--reduce-lr %s", text);
 }
 

@@ -71,6 +71,8 @@ const struct mgpu_arg mgpu_train_table[] = {
     TEXT("map", map, "FILE", "rules for --init, one a line: theirs -> ours ('*' on both sides)"),
     FLAG("partial", partial, "--init may lack tensors, or hold some that have no place"),
     FLAG("skip-mismatch", skip_mismatch, "leave out tensors of --init that have another shape"),
+    FLAG("optimizer-state", optimizer_state,
+         "the optimizer goes on with the state in the file of --init"),
     FLAG("by-order", by_order,
          "what names leave open goes by the order of layers (--init, --save)"),
     LIST("reinit", reinit, "PATTERN[=KIND]",
@@ -157,7 +159,8 @@ const struct mgpu_arg mgpu_train_table[] = {
     TEXT("resume", resume, "FILE",
          "go on from a checkpoint; --epochs and --steps count from the "
          "beginning"),
-    TEXT("early-stop", early_stop, "OPTIONS", "monitor=val_loss,patience=N,min_delta=X ..."),
+    TEXT("early-stop", early_stop, "OPTIONS",
+         "monitor=val_loss,patience=N,min_delta=X,restore_best_weights ..."),
     TEXT("reduce-lr", reduce_lr, "OPTIONS", "monitor=val_loss,factor=F,patience=N ..."),
     TEXT("log-csv", log_csv, "FILE", "a line of numbers each epoch"),
     TEXT("tensorboard", tensorboard, "DIR", "the same as event files"),

@@ -77,6 +77,8 @@ void mgpu_result_print(const struct mgpu_train_result *r, FILE *to)
     json_object_object_add(o, "peak_memory_bytes",
                            json_object_new_int64((int64_t)r->peak_memory_bytes));
     json_object_object_add(o, "saved", saved);
+    if (r->interrupted)
+        json_object_object_add(o, "interrupted", json_object_new_boolean(1));
     fprintf(
         to, "%s\n",
         json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));

@@ -15,6 +15,7 @@ struct mgpu_train_result {
     char **saved_path;
     double seconds;
     bool within_epoch; /* the last step was not the end of one */
+    bool interrupted;  /* by a signal, before its last step */
     uint64_t peak_memory_bytes;
 };
 

@@ -88,7 +88,7 @@ static int bind_type(struct mgpu_feed *feed, struct mgpu_feed_slot *s)
 {
     const struct mgpu_dataset *d = s->entry->dataset;
     if (s->entry->changes_values && !mgpu_is_float(s->want.type))
-        return mgpu_fail(MGPU_EINVALID,
+        return mgpu_fail(MGPU_EUSAGE,
                          "--scale and --normalize need a floating-point input, and "
                          "this one is %s",
                          mgpu_dtype_name(s->want.type));
@@ -114,7 +114,7 @@ static int bind_channels(struct mgpu_feed_slot *s)
     else if (w->rank > 0 && axis < w->rank && w->dims[w->rank - 1] == channels)
         at = w->rank - 1;
     if (at < 0)
-        return mgpu_fail(MGPU_EINVALID,
+        return mgpu_fail(MGPU_EUSAGE,
                          "--normalize has %" PRId64
                          " channels, but neither axis 1 nor the last of %s has",
                          channels, batch_text(text, w->rank, w->dims, axis));
@@ -137,7 +137,7 @@ static int bind_slot(struct mgpu_feed *feed, struct mgpu_feed_slot *s)
     const struct mgpu_dataset *d;
     MGPU_TRY(mgpu_feed_dataset(&d, feed, s->want.name));
     if (!d)
-        return mgpu_fail(MGPU_EINVALID, "there are no data for it (give --data %s=FILE)",
+        return mgpu_fail(MGPU_EUSAGE, "there are no data for it (give --data %s=FILE)",
                          s->want.name);
     MGPU_TRY(bind_type(feed, s));
     MGPU_TRY(bind_shape(feed, s));

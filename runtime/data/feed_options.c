@@ -19,7 +19,7 @@ int mgpu_feed_unknown(const char *what, const char *name, const char *const *kno
     for (int i = 0; i < count && used < sizeof list; i++)
         used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", known[i]);
     const char *near = mgpu_nearest(name, known, count);
-    return mgpu_fail(MGPU_EINVALID, "%s '%s'; known: %s%s%s%s", what, name, count ? list : "none",
+    return mgpu_fail(MGPU_EUSAGE, "%s '%s'; known: %s%s%s%s", what, name, count ? list : "none",
                      near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 

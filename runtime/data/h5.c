@@ -115,6 +115,14 @@ static int check_path(hid_t base, const char *name)
     return rc;
 }
 
+int mgpu_h5_open_object(hid_t *out, hid_t base, const char *name)
+{
+    *out = -1;
+    MGPU_TRY(check_path(base, name));
+    *out = H5Oopen(base, *name ? name : ".", H5P_DEFAULT);
+    return *out < 0 ? mgpu_h5_fail(MGPU_EINVALID, "'%s' cannot be opened", name) : 0;
+}
+
 int mgpu_h5_open_group(hid_t *out, hid_t base, const char *name)
 {
     *out = -1;
@@ -167,22 +175,44 @@ static double points(int rank, const hsize_t *dims)
     return n;
 }
 
+static double chunk_points(hid_t dataset, int rank)
+{
+    hsize_t chunk[H5S_MAX_RANK];
+    hid_t create = H5Dget_create_plist(dataset);
+    double out = 0;
+    if (H5Pget_layout(create) == H5D_CHUNKED && H5Pget_chunk(create, rank, chunk) == rank)
+        out = points(rank, chunk);
+    H5Pclose(create);
+    return out;
+}
+
+/* Elements of the whole and of one chunk, and the bytes of an element. */
+static size_t measure(double *whole, double *chunk, hid_t dataset)
+{
+    hsize_t dims[H5S_MAX_RANK];
+    hid_t space = H5Dget_space(dataset), type = H5Dget_type(dataset);
+    int rank = H5Sget_simple_extent_dims(space, dims, NULL);
+    size_t size = H5Tget_size(type);
+    *whole = rank < 0 ? 0 : points(rank, dims);
+    *chunk = rank < 0 ? 0 : chunk_points(dataset, rank);
+    H5Tclose(type);
+    H5Sclose(space);
+    return size;
+}
+
 /* Bytes that reading takes at least: of the whole, or of one chunk where that is more. */
 static double claimed_bytes(hid_t dataset)
 {
-    hsize_t dims[H5S_MAX_RANK], chunk[H5S_MAX_RANK];
-    hid_t space = H5Dget_space(dataset), type = H5Dget_type(dataset);
-    hid_t create = H5Dget_create_plist(dataset);
-    int rank = H5Sget_simple_extent_dims(space, dims, NULL);
-    double most = rank < 0 ? 0 : points(rank, dims);
-    if (H5Pget_layout(create) == H5D_CHUNKED && H5Pget_chunk(create, rank, chunk) == rank &&
-        points(rank, chunk) > most)
-        most = points(rank, chunk);
-    double bytes = most * (double)H5Tget_size(type);
-    H5Pclose(create);
-    H5Tclose(type);
-    H5Sclose(space);
-    return bytes;
+    double whole, chunk;
+    size_t size = measure(&whole, &chunk, dataset);
+    return (chunk > whole ? chunk : whole) * (double)size;
+}
+
+double mgpu_h5_chunk_bytes(hid_t dataset)
+{
+    double whole, chunk;
+    size_t size = measure(&whole, &chunk, dataset);
+    return chunk * (double)size;
 }
 
 static H5D_layout_t layout_of(hid_t dataset)

@@ -1,5 +1,5 @@
 /* HDF5 files from strangers: nothing outside the file is ever opened, and no size that the file
- * merely claims is believed.
+ * merely claims is believed. A file is read by a process of its own (h5_reader.h), where these run.
  *
  * Every call of the HDF5 library stands between mgpu_h5_lock and mgpu_h5_unlock; the functions here
  * expect the lock to be held. Handles are hid_t, closed by HDF5's own calls.
@@ -7,7 +7,7 @@
 #ifndef MGPU_DATA_H5_H
 #define MGPU_DATA_H5_H
 
-#include "runtime/base/array.h"
+#include "runtime/data/h5_reader.h"
 
 #include <hdf5.h>
 #include <stddef.h>
@@ -25,6 +25,10 @@ int mgpu_h5_open_file(hid_t *out, const char *path);
 /* The same for a file that is in memory; the bytes are copied. */
 int mgpu_h5_open_memory(hid_t *out, const void *bytes, size_t size);
 
+/* Opens the group or data set at `name` below `base`, or base itself for "". Refused: links that
+ * are not hard links, on any step of the way; what is not there. */
+int mgpu_h5_open_object(hid_t *out, hid_t base, const char *name); /* H5Oclose */
+
 /* Bytes of the file that holds an object. */
 uint64_t mgpu_h5_file_size(hid_t object);
 
@@ -41,18 +45,15 @@ int mgpu_h5_open_dataset(hid_t *out, hid_t base, const char *name);
 typedef int mgpu_h5_visit(void *context, const char *name);
 int mgpu_h5_walk(hid_t base, mgpu_h5_visit *visit, void *context);
 
-/* What is known of a data set or attribute. */
-struct mgpu_h5_info {
-    enum mgpu_dtype type;
-    hid_t memory; /* the HDF5 type that reads into `type`; H5Tclose */
-    int rank;
-    int64_t dims[MGPU_MAX_RANK];
-    int64_t chunk[MGPU_MAX_RANK]; /* zeros when not chunked */
-};
-int mgpu_h5_describe(struct mgpu_h5_info *out, hid_t dataset);
+/* What is known of a data set; *memory is the HDF5 type (H5Tclose) that reads into its type. */
+int mgpu_h5_describe(struct mgpu_h5_shape *out, hid_t *memory, hid_t dataset);
 
-/* All elements of a data set, in its described type. */
-int mgpu_h5_read_all(hid_t dataset, const struct mgpu_h5_info *info, void *to);
+/* Rows of a data set from `first` on along `axis` (below 0: all); `dims` are those of the rows. */
+int mgpu_h5_read_rows(hid_t dataset, hid_t memory, int rank, const int64_t *dims, int axis,
+                      int64_t first, void *to);
+
+/* Bytes of a chunk when it is unpacked; 0 where the data set has none. */
+double mgpu_h5_chunk_bytes(hid_t dataset);
 
 /* The HDF5 type (H5Tclose) for a type of ours: little-endian in files, native in memory. bfloat16
  * is an opaque type of 2 bytes (Keras, with an attribute dtype="bfloat16" on the data set); bool is

@@ -127,28 +127,27 @@ static bool says_bfloat16(hid_t dataset)
 }
 
 /* Enumerations and opaque types are read as they lie, in the machine's byte order. */
-static int describe_type(struct mgpu_h5_info *out, hid_t dataset, hid_t type)
+static int describe_type(enum mgpu_dtype *out, hid_t *memory, hid_t dataset, hid_t type)
 {
     H5T_class_t class = H5Tget_class(type);
-    out->type = class == H5T_INTEGER ? integer_type(type)
-                : class == H5T_FLOAT ? float_type(type)
-                : class == H5T_ENUM  ? enum_type(type)
-                : class == H5T_OPAQUE && H5Tget_size(type) == 2 && says_bfloat16(dataset)
-                    ? MGPU_BFLOAT16
-                    : MGPU_UNDEFINED;
-    if (out->type == MGPU_UNDEFINED)
+    *out = class == H5T_INTEGER ? integer_type(type)
+           : class == H5T_FLOAT ? float_type(type)
+           : class == H5T_ENUM  ? enum_type(type)
+           : class == H5T_OPAQUE && H5Tget_size(type) == 2 && says_bfloat16(dataset)
+               ? MGPU_BFLOAT16
+               : MGPU_UNDEFINED;
+    if (*out == MGPU_UNDEFINED)
         return mgpu_fail(MGPU_EUNSUPPORTED, "it holds %s",
                          class == H5T_STRING     ? "text, not numbers"
                          : class == H5T_COMPOUND ? "records of several fields"
                          : class == H5T_VLEN     ? "lists of varying length"
                                                  : "elements of a type that is not supported");
-    out->memory = class == H5T_ENUM || class == H5T_OPAQUE
-                      ? H5Tget_native_type(type, H5T_DIR_ASCEND)
-                      : mgpu_h5_type(out->type);
-    return out->memory < 0 ? mgpu_h5_fail(MGPU_EUNSUPPORTED, "its element type") : 0;
+    *memory = class == H5T_ENUM || class == H5T_OPAQUE ? H5Tget_native_type(type, H5T_DIR_ASCEND)
+                                                       : mgpu_h5_type(*out);
+    return *memory < 0 ? mgpu_h5_fail(MGPU_EUNSUPPORTED, "its element type") : 0;
 }
 
-static int describe_shape(struct mgpu_h5_info *out, hid_t dataset)
+static int describe_shape(struct mgpu_h5_shape *out, hid_t dataset)
 {
     hsize_t dims[H5S_MAX_RANK], chunk[H5S_MAX_RANK];
     hid_t space = H5Dget_space(dataset), create = H5Dget_create_plist(dataset);
@@ -172,22 +171,32 @@ static int describe_shape(struct mgpu_h5_info *out, hid_t dataset)
     return 0;
 }
 
-int mgpu_h5_describe(struct mgpu_h5_info *out, hid_t dataset)
+int mgpu_h5_describe(struct mgpu_h5_shape *out, hid_t *memory, hid_t dataset)
 {
     memset(out, 0, sizeof *out);
-    out->memory = -1;
     MGPU_TRY(describe_shape(out, dataset));
     hid_t type = H5Dget_type(dataset);
-    int rc = describe_type(out, dataset, type);
+    int rc = describe_type(&out->type, memory, dataset, type);
     H5Tclose(type);
     return rc;
 }
 
-int mgpu_h5_read_all(hid_t dataset, const struct mgpu_h5_info *info, void *to)
+int mgpu_h5_read_rows(hid_t dataset, hid_t memory, int rank, const int64_t *dims, int axis,
+                      int64_t first, void *to)
 {
-    if (H5Dread(dataset, info->memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, to) < 0)
-        return mgpu_h5_fail(MGPU_EIO, "cannot be read");
-    return 0;
+    hsize_t start[MGPU_MAX_RANK] = {0}, size[MGPU_MAX_RANK];
+    for (int i = 0; i < rank; i++)
+        size[i] = (hsize_t)dims[i];
+    if (axis >= 0)
+        start[axis] = (hsize_t)first;
+    hid_t file = H5Dget_space(dataset);
+    hid_t rows = rank ? H5Screate_simple(rank, size, NULL) : H5Screate(H5S_SCALAR);
+    herr_t rc = rank ? H5Sselect_hyperslab(file, H5S_SELECT_SET, start, NULL, size, NULL) : 0;
+    if (rc >= 0)
+        rc = H5Dread(dataset, memory, rows, file, H5P_DEFAULT, to);
+    H5Sclose(rows);
+    H5Sclose(file);
+    return rc < 0 ? mgpu_h5_fail(MGPU_EIO, "cannot be read") : 0;
 }
 
 static char *copy_text(const char *from, size_t most)

@@ -6,9 +6,10 @@
 #include "runtime/base/memory.h"
 #include "runtime/base/status.h"
 #include "runtime/data/dataset.h"
-#include "runtime/data/h5.h"
+#include "runtime/data/h5_reader.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,10 +21,11 @@ struct slot {
 };
 
 struct h5_state {
-    hid_t file, dataset;
-    struct mgpu_h5_info info;
+    struct mgpu_h5_reader *reader;
+    struct mgpu_h5_shape shape;
+    pthread_mutex_t lock; /* of all that follows */
     int axis;
-    int64_t samples, block_rows, block_bytes;
+    int64_t samples, row_bytes, block_rows, block_bytes;
     int64_t slot_count, slots_filled;
     struct slot *slots;
     int32_t *slot_of; /* block -> slot, or -1 */
@@ -40,44 +42,25 @@ static bool probe(const uint8_t *head, size_t size)
     return false;
 }
 
-static int add_name(void *context, const char *name)
-{
-    mgpu_name_list_add(context, name);
-    return 0;
-}
-
 static int list_h5(struct mgpu_name_list *out, const char *path)
 {
-    hid_t file;
-    mgpu_h5_lock();
-    int rc = mgpu_h5_open_file(&file, path);
-    if (rc == 0) {
-        rc = mgpu_prefix(mgpu_h5_walk(file, add_name, out), "%s", path);
-        H5Fclose(file);
-    }
-    mgpu_h5_unlock();
+    struct mgpu_h5_reader *r;
+    MGPU_TRY(mgpu_h5_reader_open(&r, path));
+    int rc = mgpu_prefix(mgpu_h5_reader_list(out, r), "%s", path);
+    mgpu_h5_reader_close(r);
     return rc;
-}
-
-static int open_locked(struct mgpu_dataset *d, struct h5_state *s)
-{
-    MGPU_TRY(mgpu_h5_open_file(&s->file, d->path));
-    MGPU_TRY(mgpu_h5_open_dataset(&s->dataset, s->file, d->name));
-    MGPU_TRY(mgpu_h5_describe(&s->info, s->dataset));
-    d->type = s->info.type;
-    d->rank = s->info.rank;
-    memcpy(d->dims, s->info.dims, sizeof d->dims);
-    return 0;
 }
 
 static int open_h5(struct mgpu_dataset *d)
 {
     struct h5_state *s = d->state = mgpu_xcalloc(1, sizeof *s);
-    s->file = s->dataset = s->info.memory = -1;
-    mgpu_h5_lock();
-    int rc = open_locked(d, s);
-    mgpu_h5_unlock();
-    return rc;
+    pthread_mutex_init(&s->lock, NULL);
+    MGPU_TRY(mgpu_h5_reader_open(&s->reader, d->path));
+    MGPU_TRY(mgpu_h5_reader_describe(&s->shape, s->reader, d->name));
+    d->type = s->shape.type;
+    d->rank = s->shape.rank;
+    memcpy(d->dims, s->shape.dims, sizeof d->dims);
+    return 0;
 }
 
 static void close_h5(struct mgpu_dataset *d)
@@ -85,14 +68,8 @@ static void close_h5(struct mgpu_dataset *d)
     struct h5_state *s = d->state;
     if (!s)
         return;
-    mgpu_h5_lock();
-    if (s->info.memory >= 0)
-        H5Tclose(s->info.memory);
-    if (s->dataset >= 0)
-        H5Dclose(s->dataset);
-    if (s->file >= 0)
-        H5Fclose(s->file);
-    mgpu_h5_unlock();
+    mgpu_h5_reader_close(s->reader);
+    pthread_mutex_destroy(&s->lock);
     mgpu_free(s->cache);
     free(s->slots);
     free(s->slot_of);
@@ -101,11 +78,11 @@ static void close_h5(struct mgpu_dataset *d)
 
 /* Rows of a block: whole chunks, of about BLOCK bytes or less where that would leave few slots.
  * Chunks of which not even two fit the budget are cut, and unpacked more than once. */
-static int64_t choose_block(const struct h5_state *s, int64_t row_bytes, uint64_t budget)
+static int64_t choose_block(const struct h5_state *s, uint64_t budget)
 {
-    int64_t chunk = s->axis == MGPU_WHOLE ? 1 : s->info.chunk[s->axis];
+    int64_t chunk = s->axis == MGPU_WHOLE ? 1 : s->shape.chunk[s->axis];
     int64_t bytes = budget / MANY < BLOCK ? (int64_t)(budget / MANY) : BLOCK;
-    int64_t row = row_bytes > 0 ? row_bytes : 1, step = chunk > 0 ? chunk : 1;
+    int64_t row = s->row_bytes > 0 ? s->row_bytes : 1, step = chunk > 0 ? chunk : 1;
     int64_t rows = bytes / row / step * step, most = (int64_t)(budget / 2) / row;
     if (rows < step)
         rows = step;
@@ -135,11 +112,11 @@ static int prepare(struct mgpu_dataset *d, int axis, uint64_t budget)
     forget(s);
     s->axis = axis;
     s->samples = mgpu_dataset_samples(d, axis);
-    int64_t row_bytes = s->samples ? count / s->samples * (int64_t)mgpu_dtype_size(d->type) : 0;
-    s->block_rows = choose_block(s, row_bytes, budget);
-    s->block_bytes = s->block_rows * row_bytes;
+    s->row_bytes = s->samples ? count / s->samples * (int64_t)mgpu_dtype_size(d->type) : 0;
+    s->block_rows = choose_block(s, budget);
+    s->block_bytes = s->block_rows * s->row_bytes;
     int64_t blocks = (s->samples + s->block_rows - 1) / s->block_rows;
-    bool whole = (uint64_t)(s->samples * row_bytes) <= budget;
+    bool whole = (uint64_t)(s->samples * s->row_bytes) <= budget;
     s->slot_count = whole ? blocks : (int64_t)budget / s->block_bytes;
     s->slot_count = s->slot_count < 1 ? 1 : s->slot_count;
     if (blocks > INT32_MAX)
@@ -169,25 +146,12 @@ static uint64_t fetches(const struct mgpu_dataset *d)
 }
 
 /* Rows [first, first + rows) into `to`. */
-static int fetch(struct h5_state *s, int64_t first, int64_t rows, void *to)
+static int fetch(const struct mgpu_dataset *d, int64_t first, int64_t rows, void *to)
 {
-    hsize_t start[MGPU_MAX_RANK] = {0}, size[MGPU_MAX_RANK];
-    int rank = s->info.rank;
-    for (int i = 0; i < rank; i++)
-        size[i] = (hsize_t)s->info.dims[i];
-    if (s->axis != MGPU_WHOLE) {
-        start[s->axis] = (hsize_t)first;
-        size[s->axis] = (hsize_t)rows;
-    }
-    hid_t file = H5Dget_space(s->dataset);
-    hid_t memory = rank ? H5Screate_simple(rank, size, NULL) : H5Screate(H5S_SCALAR);
-    herr_t rc = rank ? H5Sselect_hyperslab(file, H5S_SELECT_SET, start, NULL, size, NULL) : 0;
-    if (rc >= 0)
-        rc = H5Dread(s->dataset, s->info.memory, memory, file, H5P_DEFAULT, to);
-    H5Sclose(memory);
-    H5Sclose(file);
+    struct h5_state *s = d->state;
     s->fetches++;
-    return rc < 0 ? mgpu_h5_fail(MGPU_EIO, "cannot be read") : 0;
+    return mgpu_h5_reader_read(s->reader, d->name, s->axis, first, rows, to,
+                               (size_t)(rows * s->row_bytes));
 }
 
 /* A slot for a new block: an empty one, else the one that was not needed for longest. */
@@ -218,8 +182,9 @@ struct held {
 };
 
 /* The block that holds a row; where the block has a row that cannot be read, this row alone. */
-static int find_row(struct h5_state *s, int64_t row, struct held *out)
+static int find_row(const struct mgpu_dataset *d, int64_t row, struct held *out)
 {
+    struct h5_state *s = d->state;
     int64_t block = row / s->block_rows;
     int32_t slot = s->slot_of[block];
     bool fetched = slot < 0;
@@ -229,10 +194,10 @@ static int find_row(struct h5_state *s, int64_t row, struct held *out)
     }
     *out =
         (struct held){s->cache + slot * s->block_bytes, block * s->block_rows, rows_in(s, block)};
-    if (fetched && fetch(s, out->first, out->rows, out->data) < 0) {
+    if (fetched && fetch(d, out->first, out->rows, out->data) < 0) {
         out->first = row;
         out->rows = 1;
-        return fetch(s, row, 1, out->data);
+        return fetch(d, row, 1, out->data);
     }
     s->slot_of[block] = slot;
     s->slots[slot] = (struct slot){block, ++s->clock};
@@ -243,7 +208,7 @@ static int read_row(struct mgpu_dataset *d, int64_t row, const struct mgpu_rows 
 {
     struct h5_state *s = d->state;
     struct held held;
-    MGPU_TRY(find_row(s, row, &held));
+    MGPU_TRY(find_row(d, row, &held));
     struct mgpu_rows from = mgpu_rows_of(held.data, d->type, d->rank, d->dims, s->axis, held.rows);
     return mgpu_rows_copy(to, to_row, &from, row - held.first);
 }
@@ -260,11 +225,11 @@ static int read_h5(struct mgpu_dataset *d, int axis, const int64_t *rows,
 {
     enum { DEFAULT_BUDGET = 64 << 20 };
     struct h5_state *s = d->state;
-    mgpu_h5_lock();
+    pthread_mutex_lock(&s->lock);
     int rc = s->cache && s->axis == axis ? 0 : prepare(d, axis, DEFAULT_BUDGET);
     if (rc == 0)
         rc = read_locked(d, rows, to);
-    mgpu_h5_unlock();
+    pthread_mutex_unlock(&s->lock);
     return rc;
 }
 

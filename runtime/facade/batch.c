@@ -239,7 +239,7 @@ static int blame_sample(struct mgpu_trainer *t, const struct mgpu_batch_run *run
 static void set_scalars(struct mgpu_trainer *t, const struct mgpu_batch_run *run,
                         const double *counts, double *scalars)
 {
-    scalars[MGPU_SCALAR_STEP] = (double)t->step;
+    scalars[MGPU_SCALAR_STEP] = (double)(t->slots.updates + t->step);
     scalars[MGPU_SCALAR_LR_FACTOR] =
         t->epochs.lr_scale * mgpu_schedule_factor(&t->schedule, t->step);
     scalars[MGPU_SCALAR_BATCH] = (double)run->count;

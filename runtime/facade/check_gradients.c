@@ -100,8 +100,8 @@ static int keep_gradients(const struct mgpu_trainer *t, struct gradients *g, dou
 {
     for (int r = 0; r < t->plan->places; r++) {
         g[r].bytes = t->store[r]->bytes[MGPU_BUFFER_GRADIENTS];
-        MGPU_TRY(mgpu_rank_download(mgpu_team_rank(t->team, r), MGPU_BUFFER_GRADIENTS, 0,
-                                    g[r].bytes));
+        MGPU_TRY(
+            mgpu_rank_download(mgpu_team_rank(t->team, r), MGPU_BUFFER_GRADIENTS, 0, g[r].bytes));
         MGPU_TRY(mgpu_alloc((void **)&g[r].at, (uint64_t)g[r].bytes, "gradients"));
         memcpy(g[r].at, mgpu_team_rank(t->team, r)->buffer[MGPU_BUFFER_GRADIENTS],
                (size_t)g[r].bytes);

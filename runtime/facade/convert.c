@@ -115,7 +115,8 @@ static int verify(struct model *m, const char *model, const char *out,
     const struct mgpu_match_options match = {.allow_nonfinite = true, .by_order = o->by_order};
     int rc = open_model(&again, model);
     if (rc == 0)
-        rc = mgpu_weights_from_file(&again.weights, again.model, out, !o->keep_wrapper, &match, &r);
+        rc = mgpu_weights_from_file(&again.weights, again.model, out, !o->keep_wrapper, &match, &r,
+                                    NULL);
     if (rc == 0)
         rc = same_contents(m, &again, out);
     mgpu_weights_result_free(&r);
@@ -142,7 +143,7 @@ static int through_model(const char *in, const char *out, enum mgpu_target targe
     const struct mgpu_match_options match = match_options(o);
     int rc = open_model(&m, o->model ? o->model : in);
     if (rc == 0 && o->model)
-        rc = mgpu_weights_from_file(&m.weights, m.model, in, !o->keep_wrapper, &match, r);
+        rc = mgpu_weights_from_file(&m.weights, m.model, in, !o->keep_wrapper, &match, r, NULL);
     else if (rc == 0)
         mgpu_weights_result_set(r, m.weights->count, m.weights->count, NULL);
     if (rc == 0)
@@ -169,7 +170,7 @@ int mgpu_file_arrays_of_model(struct mgpu_named_array **out, int *count, const c
     *count = 0;
     int rc = open_model(&m, o->model);
     if (rc == 0 && strcmp(path, o->model))
-        rc = mgpu_weights_from_file(&m.weights, m.model, path, !o->keep_wrapper, &match, r);
+        rc = mgpu_weights_from_file(&m.weights, m.model, path, !o->keep_wrapper, &match, r, NULL);
     if (rc == 0)
         *out = mgpu_xcalloc((size_t)m.weights->count + 1, sizeof **out);
     for (int i = 0; rc == 0 && i < m.weights->count; i++) {

@@ -168,20 +168,23 @@ static void keep_row(struct mgpu_trainer *t, int64_t epoch)
         .epoch = epoch + 1, .value = mgpu_arena_copy(t->arena, e->logs.value, size)};
 }
 
-static void steer(struct mgpu_trainer *t, int64_t epoch, struct mgpu_epoch_result *result)
+static int steer(struct mgpu_trainer *t, int64_t epoch, struct mgpu_epoch_result *result)
 {
     struct mgpu_epochs *e = &t->epochs;
     double lr = t->optimizer.attrs.lr, now = lr * e->lr_scale;
     if (e->stop)
         e->stopped = mgpu_early_stopping_epoch(e->stop, epoch, &e->logs);
+    if (e->stop && e->stop->restores && e->stop->best_now)
+        MGPU_TRY(mgpu_best_keep(t));
     result->stops = e->stopped;
     if (!e->reduce)
-        return;
+        return 0;
     double next = mgpu_reduce_lr_epoch(e->reduce, &e->logs, now);
     if (next == now)
-        return;
+        return 0;
     e->lr_scale = next / lr;
     result->lr = next;
+    return 0;
 }
 
 static int save(void *context, const char *path, bool weights_only)
@@ -201,7 +204,7 @@ int mgpu_epoch_end(struct mgpu_trainer *t, struct mgpu_epoch_result *result)
     MGPU_TRY(write_logs(t, epoch));
     if (!whole)
         return 0;
-    steer(t, epoch, result);
+    MGPU_TRY(steer(t, epoch, result));
     if (!e->checkpoint)
         return 0;
     struct mgpu_save_sink sink = {.save = save, .context = t};
@@ -213,7 +216,7 @@ int mgpu_stop_checkpoint(struct mgpu_trainer *t, const char **path)
 {
     struct mgpu_epochs *e = &t->epochs;
     *path = NULL;
-    if (!e->checkpoint || t->step == 0)
+    if (!e->checkpoint || t->step == 0 || e->best_again)
         return 0;
     if (!e->full || e->full_step != t->step)
         MGPU_TRY(mgpu_save_checkpoint(t, mgpu_model_checkpoint_step(e->checkpoint, t->step)));

@@ -13,6 +13,7 @@
 #include "runtime/data/feed.h"
 #include "runtime/executor/executor.h"
 #include "runtime/executor/team.h"
+#include "runtime/facade/weights_file.h"
 #include "runtime/graph/step_scalar.h"
 #include "runtime/mgpu.h"
 #include "runtime/train/loss.h"
@@ -78,12 +79,13 @@ struct mgpu_epochs {
     struct mgpu_event_file *events[2]; /* training, validation */
     bool logs_open;                    /* csv, events: from the first step on */
     bool stopped;
+    bool best_again;  /* the run is over, and the weights are those of its best epoch */
     double lr_scale;  /* what --reduce-lr made of every learning rate */
     const char *full; /* the last full checkpoint, of step `full_step`; NULL: none yet */
     int64_t full_step;
 };
 
-enum { MGPU_RESULT_SUMS = 64, MGPU_KEPT = 3 };
+enum { MGPU_RESULT_SUMS = 64, MGPU_KEPT = 3, MGPU_BEST = 2 };
 
 /* Training has its own state; evaluations and predictions start theirs afresh. */
 enum mgpu_state_set { MGPU_STATE_TRAINED, MGPU_STATE_ASIDE, MGPU_STATE_SETS };
@@ -91,7 +93,8 @@ enum mgpu_state_set { MGPU_STATE_TRAINED, MGPU_STATE_ASIDE, MGPU_STATE_SETS };
 struct mgpu_carried { /* one --state */
     const char *input, *output;
     bool from_zero; /* no data hold its start */
-    int axis;       /* that counts samples */
+    enum mgpu_dtype type;
+    int axis; /* that counts samples */
     int64_t outer, inner, places;
     size_t bytes;                /* of `inner` elements */
     void *rows[MGPU_STATE_SETS]; /* [outer, places, inner] */
@@ -126,6 +129,7 @@ struct mgpu_trainer {
     struct mgpu_schedule schedule;
     struct mgpu_state_start *starts;
     int start_count;
+    struct mgpu_slots slots; /* --optimizer-state: instead of those */
 
     int carries;
     struct mgpu_carried *carried;
@@ -146,6 +150,7 @@ struct mgpu_trainer {
     double *result_sums; /* ranks x RESULT_SUMS */
     double **times;      /* by rank: seconds by instruction are added up, or NULL */
     void *kept[MGPU_MAX_RANKS][MGPU_KEPT]; /* what a step may change, as it was before */
+    void *best[MGPU_MAX_RANKS][MGPU_BEST]; /* the weights of the best epoch */
 
     int64_t step, epoch, batch_in_epoch;
     struct mgpu_totals totals;
@@ -234,6 +239,9 @@ bool mgpu_state_feed(const struct mgpu_trainer *t, enum mgpu_mode mode, const ch
 void mgpu_state_keep(const struct mgpu_trainer *t, const struct mgpu_rank *rank,
                      const struct mgpu_program *p, int64_t first, int64_t count);
 void mgpu_state_advance(struct mgpu_trainer *t, enum mgpu_mode mode, int64_t count);
+/* Training's rows as arrays of a checkpoint, and the other way. */
+int mgpu_state_take(const struct mgpu_trainer *t, struct mgpu_array_list *out);
+int mgpu_state_restore(struct mgpu_trainer *t, const struct mgpu_array_list *from);
 
 /* ---- weights_io.c: contents of the store ---- */
 int mgpu_fill_store(struct mgpu_trainer *t); /* from the file; states from their start */
@@ -242,11 +250,20 @@ int mgpu_holder_array(struct mgpu_array *out, const struct mgpu_trainer *t, int 
 
 /* The name under which a file of weights holds a weight's holder. */
 const char *mgpu_holder_name(const struct mgpu_trainer *t, int weight, int holder);
-/* A stored tensor of one rank as a plain array, and the other way. */
-int mgpu_stored_read(struct mgpu_array *out, const struct mgpu_trainer *t, int rank,
-                     const struct mgpu_stored *entry);
-int mgpu_stored_write(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *entry,
-                      const struct mgpu_array *from);
+
+/* Where the host has a stored tensor of a rank. It comes from the device before the host reads, and
+ * goes to it when the host has written. */
+void *mgpu_stored_at(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *entry);
+int mgpu_stored_fetch(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *entry);
+int mgpu_stored_put(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *entry);
+
+/* ---- best.c: the weights of the best epoch ---- */
+int mgpu_best_allocate(struct mgpu_trainer *t);
+void mgpu_best_free(struct mgpu_trainer *t);
+int mgpu_best_keep(struct mgpu_trainer *t);    /* those of now */
+int mgpu_best_restore(struct mgpu_trainer *t); /* when the run is over with an epoch */
+/* Where a weight or statistic of a rank is kept. */
+void *mgpu_best_at(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *entry);
 
 /* ---- save.c ---- */
 int mgpu_check_finite(const struct mgpu_trainer *t);

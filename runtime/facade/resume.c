@@ -96,6 +96,7 @@ static int record_data(struct mgpu_trainer *t, struct mgpu_record *r)
 static int record_position(struct mgpu_trainer *t, struct mgpu_record *r)
 {
     MGPU_TRY(mgpu_record_int(r, "step", &t->step));
+    MGPU_TRY(mgpu_record_int(r, "updates_before", &t->slots.updates));
     MGPU_TRY(mgpu_record_int(r, "epoch", &t->epoch));
     MGPU_TRY(mgpu_record_int(r, "batch_in_epoch", &t->batch_in_epoch));
     MGPU_TRY(record_data(t, r));
@@ -169,31 +170,33 @@ static int record_run(struct mgpu_trainer *t, struct mgpu_record *r)
 /* ---- Into a file ----------------------------------------------------------------------------- */
 
 /* Every weight, under the names of its holders. */
-static int take_weights(const struct mgpu_trainer *t, struct mgpu_run_state *c)
+static int take_weights(const struct mgpu_trainer *t, struct mgpu_array_list *out)
 {
     for (int i = 0; i < t->weights->count; i++)
         for (int h = 0; h < t->weights->weight[i].holders; h++) {
-            c->weight = mgpu_grow(c->weight, (size_t)c->weights, sizeof *c->weight);
-            struct mgpu_named_array *a = &c->weight[c->weights++];
-            *a = (struct mgpu_named_array){.name = mgpu_xstrdup(mgpu_holder_name(t, i, h))};
+            struct mgpu_named_array *a = mgpu_array_list_add(out, mgpu_holder_name(t, i, h));
             MGPU_TRY(mgpu_holder_array(&a->array, t, i, h));
         }
     return 0;
 }
 
-/* Each state once, whichever rank has it. */
-static int take_states(const struct mgpu_trainer *t, struct mgpu_run_state *c)
+typedef void *place_of(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e);
+
+/* The optimizer's states, or all others, each once, whichever rank has it. */
+static int take_stored(const struct mgpu_trainer *t, struct mgpu_array_list *out, bool states,
+                       place_of *place)
 {
     for (int r = 0; r < mgpu_team_size(t->team); r++)
         for (int i = 0; i < t->store[r]->count; i++) {
             const struct mgpu_stored *e = &t->store[r]->entry[i];
             int first;
-            if (e->role != MGPU_STATE || (mgpu_find_stored(t, e->name, &first), first != r))
+            if ((e->role == MGPU_STATE) != states ||
+                (mgpu_find_stored(t, e->name, &first), first != r))
                 continue;
-            c->state = mgpu_grow(c->state, (size_t)c->states, sizeof *c->state);
-            struct mgpu_named_array *a = &c->state[c->states++];
-            *a = (struct mgpu_named_array){.name = mgpu_xstrdup(e->name)};
-            MGPU_TRY(mgpu_stored_read(&a->array, t, r, e));
+            struct mgpu_array *a = &mgpu_array_list_add(out, e->name)->array;
+            MGPU_TRY(mgpu_array_init(a, e->type, e->rank, e->dims, e->name));
+            MGPU_TRY(mgpu_stored_fetch(t, r, e));
+            memcpy(a->data, place(t, r, e), (size_t)e->bytes);
         }
     return 0;
 }
@@ -201,8 +204,12 @@ static int take_states(const struct mgpu_trainer *t, struct mgpu_run_state *c)
 static int take_all(struct mgpu_trainer *t, struct mgpu_run_state *c)
 {
     MGPU_TRY(mgpu_check_finite(t));
-    MGPU_TRY(take_weights(t, c));
-    MGPU_TRY(take_states(t, c));
+    MGPU_TRY(take_weights(t, &c->list[MGPU_RUN_WEIGHT]));
+    MGPU_TRY(take_stored(t, &c->list[MGPU_RUN_STATE], true, mgpu_stored_at));
+    if (t->epochs.stop && t->epochs.stop->kept)
+        MGPU_TRY(take_stored(t, &c->list[MGPU_RUN_BEST], false, mgpu_best_at));
+    MGPU_TRY(mgpu_state_take(t, &c->list[MGPU_RUN_CARRIED]));
+    c->updates = t->slots.updates + t->step;
     return record_run(t, &c->record);
 }
 
@@ -223,15 +230,6 @@ int mgpu_save_checkpoint(struct mgpu_trainer *t, const char *path)
 
 /* ---- Out of a file --------------------------------------------------------------------------- */
 
-static const struct mgpu_array *find(const struct mgpu_named_array *arrays, int count,
-                                     const char *name)
-{
-    for (int i = 0; i < count; i++)
-        if (!strcmp(arrays[i].name, name))
-            return &arrays[i].array;
-    return NULL;
-}
-
 static bool same_shape(const struct mgpu_array *a, int rank, const int64_t *dims)
 {
     return a->rank == rank && !memcmp(a->dims, dims, sizeof *dims * (size_t)rank);
@@ -244,7 +242,7 @@ static int check_holder(const struct mgpu_trainer *t, int weight, int holder)
     const struct mgpu_holder *h = &t->weights->weight[weight].holder[holder];
     const struct mgpu_array *own = &t->model->initializer[h->initializer].array;
     const char *name = mgpu_holder_name(t, weight, holder);
-    const struct mgpu_array *a = find(c->weight, c->weights, name);
+    const struct mgpu_array *a = mgpu_array_list_find(&c->list[MGPU_RUN_WEIGHT], name);
     if (!a)
         return mgpu_fail(MGPU_EINVALID, "it is of another model: it has no '%s'", name);
     if (same_shape(a, own->rank, own->dims))
@@ -257,14 +255,15 @@ static int check_holder(const struct mgpu_trainer *t, int weight, int holder)
 /* A weight of the file that the model has not. */
 static int name_extra(const struct mgpu_trainer *t)
 {
-    for (int k = 0; k < t->resume.weights; k++) {
+    for (int k = 0; k < t->resume.list[MGPU_RUN_WEIGHT].count; k++) {
         bool known = false;
         for (int i = 0; i < t->weights->count; i++)
             for (int h = 0; h < t->weights->weight[i].holders; h++)
-                known = known || !strcmp(t->resume.weight[k].name, mgpu_holder_name(t, i, h));
+                known = known || !strcmp(t->resume.list[MGPU_RUN_WEIGHT].item[k].name,
+                                         mgpu_holder_name(t, i, h));
         if (!known)
             return mgpu_fail(MGPU_EINVALID, "it is of another model: %s has no '%s'", t->path,
-                             t->resume.weight[k].name);
+                             t->resume.list[MGPU_RUN_WEIGHT].item[k].name);
     }
     return 0;
 }
@@ -275,7 +274,7 @@ static int check_model(const struct mgpu_trainer *t)
     for (int i = 0; i < t->weights->count; i++)
         for (int h = 0; h < t->weights->weight[i].holders; h++, count++)
             MGPU_TRY(check_holder(t, i, h));
-    return count == t->resume.weights ? 0 : name_extra(t);
+    return count == t->resume.list[MGPU_RUN_WEIGHT].count ? 0 : name_extra(t);
 }
 
 int mgpu_resume_read(struct mgpu_trainer *t)
@@ -297,16 +296,9 @@ int mgpu_resume_read(struct mgpu_trainer *t)
     return 0;
 }
 
-static int restore_entry(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
+static int restore_from(const struct mgpu_array *a, const struct mgpu_stored *e, void *to)
 {
     char there[MGPU_SHAPE_TEXT], here[MGPU_SHAPE_TEXT];
-    const struct mgpu_run_state *c = &t->resume;
-    const struct mgpu_array *a = NULL;
-    if (e->role == MGPU_STATE)
-        a = find(c->state, c->states, e->name);
-    for (int i = 0; e->role != MGPU_STATE && !a && i < t->weights->count; i++)
-        if (!strcmp(t->weights->weight[i].name, e->name))
-            a = find(c->weight, c->weights, mgpu_holder_name(t, i, 0));
     if (!a)
         return mgpu_fail(MGPU_EINVALID, "it has no '%s': its run did not train that weight so",
                          e->name);
@@ -314,18 +306,53 @@ static int restore_entry(const struct mgpu_trainer *t, int rank, const struct mg
         return mgpu_fail(MGPU_EINVALID, "'%s' is %s %s there and %s %s now", e->name,
                          mgpu_dtype_name(a->type), mgpu_shape_text(there, a->rank, a->dims),
                          mgpu_dtype_name(e->type), mgpu_shape_text(here, e->rank, e->dims));
-    return mgpu_stored_write(t, rank, e, a);
+    memcpy(to, a->data, (size_t)e->bytes);
+    return 0;
+}
+
+static const struct mgpu_array *weight_there(const struct mgpu_trainer *t, const char *name)
+{
+    for (int i = 0; i < t->weights->count; i++)
+        if (!strcmp(t->weights->weight[i].name, name))
+            return mgpu_array_list_find(&t->resume.list[MGPU_RUN_WEIGHT],
+                                        mgpu_holder_name(t, i, 0));
+    return NULL;
+}
+
+static int restore_entry(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
+{
+    const struct mgpu_run_state *c = &t->resume;
+    bool state = e->role == MGPU_STATE;
+    MGPU_TRY(restore_from(state ? mgpu_array_list_find(&c->list[MGPU_RUN_STATE], e->name)
+                                : weight_there(t, e->name),
+                          e, mgpu_stored_at(t, rank, e)));
+    MGPU_TRY(mgpu_stored_put(t, rank, e));
+    if (state || !t->epochs.stop || !t->epochs.stop->restores || !c->list[MGPU_RUN_BEST].count)
+        return 0;
+    return restore_from(mgpu_array_list_find(&c->list[MGPU_RUN_BEST], e->name), e,
+                        mgpu_best_at(t, rank, e));
 }
 
 /* A state of the file that no rank has. */
 static int check_states(const struct mgpu_trainer *t)
 {
     int rank;
-    for (int i = 0; i < t->resume.states; i++)
-        if (!mgpu_find_stored(t, t->resume.state[i].name, &rank))
+    for (int i = 0; i < t->resume.list[MGPU_RUN_STATE].count; i++)
+        if (!mgpu_find_stored(t, t->resume.list[MGPU_RUN_STATE].item[i].name, &rank))
             return mgpu_fail(MGPU_EINVALID, "it has '%s': this run does not train that weight so",
-                             t->resume.state[i].name);
+                             t->resume.list[MGPU_RUN_STATE].item[i].name);
     return 0;
+}
+
+static void restore_best(struct mgpu_trainer *t)
+{
+    struct mgpu_early_stopping *stop = t->epochs.stop;
+    if (!stop)
+        return;
+    stop->kept = stop->kept && stop->restores && t->resume.list[MGPU_RUN_BEST].count > 0;
+    if (stop->restores && !stop->kept && t->epoch > 0)
+        mgpu_note("restore_best_weights: the weights of the epochs before this are not known: the "
+                  "best are those of an epoch from now on");
 }
 
 static int restore_all(struct mgpu_trainer *t)
@@ -335,6 +362,8 @@ static int restore_all(struct mgpu_trainer *t)
     for (int r = 0; r < mgpu_team_size(t->team); r++)
         for (int i = 0; i < t->store[r]->count; i++)
             MGPU_TRY(restore_entry(t, r, &t->store[r]->entry[i]));
+    restore_best(t);
+    MGPU_TRY(mgpu_state_restore(t, &t->resume.list[MGPU_RUN_CARRIED]));
     if (t->batch_in_epoch)
         mgpu_batches_epoch(&t->train.batches, t->epoch);
     return 0;

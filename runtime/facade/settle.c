@@ -167,10 +167,12 @@ static int settle_init(struct mgpu_trainer *t)
                                              .fresh = t->fresh};
     struct mgpu_weights_result r = {0};
     if (!o->init)
-        return o->map || o->partial || o->skip_mismatch
-                   ? mgpu_fail(MGPU_EUSAGE, "--map, --partial and --skip-mismatch are for --init")
+        return o->map || o->partial || o->skip_mismatch || o->optimizer_state
+                   ? mgpu_fail(MGPU_EUSAGE, "--map, --partial, --skip-mismatch and "
+                                            "--optimizer-state are for --init")
                    : 0;
-    MGPU_TRY(mgpu_weights_from_file(&t->weights, t->model, o->init, true, &match, &r));
+    MGPU_TRY(mgpu_weights_from_file(&t->weights, t->model, o->init, true, &match, &r,
+                                    o->optimizer_state ? &t->slots : NULL));
     mgpu_weights_tell_left(&r, o->init);
     mgpu_note("%s: %d of %d tensors%s%s", o->init, r.matched, r.total, *r.unwrapped ? ", " : "",
               r.unwrapped);
@@ -418,7 +420,7 @@ static int bind_loss(struct mgpu_trainer *t, struct mgpu_graph *g, int i)
     struct mgpu_value *y = mgpu_lowered_value(g, loss->output);
     const struct mgpu_dataset *d = NULL;
     if (!y)
-        return mgpu_fail(MGPU_EINVALID, "--loss %s: the model has no output '%s'", loss->text,
+        return mgpu_fail(MGPU_EUSAGE, "--loss %s: the model has no output '%s'", loss->text,
                          loss->output);
     if (t->planning)
         return mgpu_loss_bind_made(loss, g, y, t->arena);

@@ -93,6 +93,7 @@ static int bind_one(const struct mgpu_graph *g, struct mgpu_carried *c)
     for (int k = 0; k < in->rank; k++)
         if (k != c->axis)
             *(k < c->axis ? &c->outer : &c->inner) *= in->dims[k].value;
+    c->type = in->type;
     c->bytes = (size_t)c->inner * mgpu_dtype_size(in->type);
     return 0;
 }
@@ -223,4 +224,46 @@ void mgpu_state_advance(struct mgpu_trainer *t, enum mgpu_mode mode, int64_t cou
                    (size_t)count * c->bytes);
         }
     }
+}
+
+/* ---- In a checkpoint ------------------------------------------------------------------------- */
+
+int mgpu_state_take(const struct mgpu_trainer *t, struct mgpu_array_list *out)
+{
+    for (int i = 0; i < t->carries; i++) {
+        const struct mgpu_carried *c = &t->carried[i];
+        const int64_t dims[3] = {c->outer, c->places, c->inner};
+        struct mgpu_array *a = &mgpu_array_list_add(out, c->input)->array;
+        MGPU_TRY(mgpu_array_init(a, c->type, 3, dims, c->input));
+        memcpy(a->data, c->rows[MGPU_STATE_TRAINED], (size_t)(c->outer * c->places) * c->bytes);
+    }
+    return 0;
+}
+
+static int restore_one(const struct mgpu_carried *c, const struct mgpu_array *from)
+{
+    char there[MGPU_SHAPE_TEXT], here[MGPU_SHAPE_TEXT];
+    const int64_t dims[3] = {c->outer, c->places, c->inner};
+    if (!from) {
+        mgpu_note("--state %s begins afresh: the run before did not carry it", c->input);
+        return 0;
+    }
+    if (from->type != c->type || from->rank != 3 || memcmp(from->dims, dims, sizeof dims))
+        return mgpu_fail(MGPU_EINVALID,
+                         "--state %s is %s there and %s now (the places of a batch stand second)",
+                         c->input, mgpu_shape_text(there, from->rank, from->dims),
+                         mgpu_shape_text(here, 3, dims));
+    memcpy(c->rows[MGPU_STATE_TRAINED], from->data, (size_t)(c->outer * c->places) * c->bytes);
+    return 0;
+}
+
+int mgpu_state_restore(struct mgpu_trainer *t, const struct mgpu_array_list *from)
+{
+    for (int i = 0; i < t->carries; i++)
+        MGPU_TRY(restore_one(&t->carried[i], mgpu_array_list_find(from, t->carried[i].input)));
+    for (int i = 0; i < from->count; i++)
+        if (!carried_by(t, from->item[i].name))
+            mgpu_note("the run before carried %s from batch to batch (--state); this one does not",
+                      from->item[i].name);
+    return 0;
 }

@@ -101,6 +101,8 @@ static int set_up(struct mgpu_trainer *t)
     if (o->predict)
         modes |= 1u << MGPU_MODE_PREDICT;
     MGPU_TRY(mgpu_build_programs(t, modes));
+    if (trains && t->epochs.stop && t->epochs.stop->restores)
+        MGPU_TRY(mgpu_best_allocate(t));
     return o->resume ? mgpu_resume_restore(t) : 0;
 }
 
@@ -132,6 +134,7 @@ void mgpu_trainer_free(struct mgpu_trainer *t)
     if (!t)
         return;
     mgpu_epochs_free(t);
+    mgpu_array_list_free(&t->slots.list);
     if (t->resume.arena)
         mgpu_run_state_free(&t->resume);
     for (int i = 0; i < t->compiled_count; i++)
@@ -159,6 +162,7 @@ void mgpu_trainer_free(struct mgpu_trainer *t)
     for (int r = 0; r < MGPU_MAX_RANKS; r++)
         for (int i = 0; i < MGPU_KEPT; i++)
             mgpu_free(t->kept[r][i]);
+    mgpu_best_free(t);
     free(t->devices);
     mgpu_weights_free(t->weights);
     mgpu_onnx_model_free(t->model);
@@ -179,7 +183,7 @@ int mgpu_step(struct mgpu_trainer *t, struct mgpu_step_result *result)
 {
     double losses[MGPU_MAX_LOSSES], counts[MGPU_MAX_LOSSES];
     if (t->step >= t->total_steps || t->epochs.stopped)
-        return 0;
+        return mgpu_best_restore(t);
     MGPU_TRY(mgpu_open_logs(t));
     if (t->batch_in_epoch == 0)
         begin_epoch(t);

@@ -1,6 +1,7 @@
 #include "runtime/facade/weights_file.h"
 
 #include "exporter/framework_names.h"
+#include "exporter/slots.h"
 #include "runtime/base/status.h"
 
 #include <stdio.h>
@@ -73,9 +74,48 @@ static void set_result(struct mgpu_weights_result *r, const struct mgpu_match *m
     }
 }
 
+/* All slots of one kind, through the match of the weights. */
+static int load_kind(const struct mgpu_match *m, const struct mgpu_weights *weights,
+                     const char *slot, struct mgpu_array_list *out)
+{
+    const struct mgpu_match_options options = {.allow_nonfinite = true, .slot = slot};
+    struct mgpu_weights some = *weights;
+    char *name;
+    some.given = NULL;
+    int rc = mgpu_match_load(m, &some, &options);
+    for (int i = 0; i < some.count; i++)
+        if (some.given[i].type != MGPU_UNDEFINED &&
+            asprintf(&name, "%s:%s", some.weight[i].name, slot) >= 0) {
+            mgpu_array_list_add(out, name)->array = some.given[i];
+            free(name);
+        }
+    return rc;
+}
+
+static int load_slots(const struct mgpu_match *m, const struct mgpu_weights *weights,
+                      struct mgpu_slots *out)
+{
+    const struct mgpu_checkpoint *c = m->file;
+    int any = 0;
+    for (int i = 0; i < c->count; i++) {
+        bool first = c->tensor[i].slot;
+        for (int k = 0; first && k < i; k++)
+            first = !c->tensor[k].slot || strcmp(c->tensor[k].slot, c->tensor[i].slot) != 0;
+        any += first;
+        if (first)
+            MGPU_TRY(load_kind(m, weights, c->tensor[i].slot, &out->list));
+    }
+    if (!any)
+        return mgpu_fail(MGPU_EINVALID,
+                         "%s holds no optimizer state of which it is known what belongs to which "
+                         "weight",
+                         c->path);
+    return mgpu_checkpoint_updates(&out->updates, c);
+}
+
 int mgpu_weights_from_file(struct mgpu_weights **weights, const struct mgpu_onnx_model *model,
                            const char *path, bool unwrap, const struct mgpu_match_options *options,
-                           struct mgpu_weights_result *result)
+                           struct mgpu_weights_result *result, struct mgpu_slots *slots)
 {
     struct mgpu_checkpoint *c;
     struct mgpu_variables *v;
@@ -87,6 +127,8 @@ int mgpu_weights_from_file(struct mgpu_weights **weights, const struct mgpu_onnx
         rc = mgpu_match_load(m, *weights, options);
     if (rc == 0)
         set_result(result, m);
+    if (rc == 0 && slots)
+        rc = load_slots(m, *weights, slots);
     mgpu_match_free(m);
     mgpu_variables_free(v);
     mgpu_checkpoint_close(c);
@@ -105,6 +147,24 @@ static bool is_store(const struct mgpu_checkpoint *c)
     return c->kind == MGPU_CHECKPOINT_KERAS_STORE || c->kind == MGPU_CHECKPOINT_KERAS_ARCHIVE;
 }
 
+static char *name_of(const struct mgpu_checkpoint *c, const struct mgpu_checkpoint_tensor *t,
+                     enum mgpu_target target);
+
+/* Of what is no weight: as slots.h says, or as it is. */
+static char *other_name(const struct mgpu_checkpoint *c, const struct mgpu_checkpoint_tensor *t,
+                        enum mgpu_target target)
+{
+    if (c->updates >= 0 && t == &c->tensor[c->updates])
+        return mgpu_xstrdup(MGPU_SLOT_UPDATES);
+    if (!t->slot)
+        return mgpu_xstrdup(t->name);
+    char *weight = name_of(c, &c->tensor[t->slot_of], target), *name;
+    if (asprintf(&name, "%s:%s", weight, t->slot) < 0)
+        name = mgpu_xstrdup(t->name);
+    free(weight);
+    return name;
+}
+
 /* "conv1/kernel", "conv1/kernel:0" in Keras's legacy layout. Names of a file that stays in its own
  * layout, and of no Keras, do not change. */
 static char *name_of(const struct mgpu_checkpoint *c, const struct mgpu_checkpoint_tensor *t,
@@ -114,7 +174,9 @@ static char *name_of(const struct mgpu_checkpoint *c, const struct mgpu_checkpoi
     char *name, number[16];
     if (target == MGPU_TARGET_KERAS_STORE)
         return mgpu_xstrdup(t->name + 1);
-    if (!t->weight || !is_keras(c) || (h5 && !is_store(c) && !c->unwrapped))
+    if (!t->weight)
+        return other_name(c, t, target);
+    if (!is_keras(c) || c->run || (h5 && !is_store(c) && !c->unwrapped))
         return mgpu_xstrdup(t->name);
     snprintf(number, sizeof number, "%d", t->index);
     if (asprintf(&name, "%s/%s%s", *t->layer ? t->layer : t->group, *t->leaf ? t->leaf : number,

@@ -6,19 +6,17 @@
 
 #include <string.h>
 
-static void *stored_at(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
+void *mgpu_stored_at(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
 {
     return (char *)mgpu_team_rank(t->team, rank)->buffer[e->buffer] + e->offset;
 }
 
-/* From the device, before the host reads; to it, when the host has written. */
-static int fetch(const struct mgpu_trainer *t, int rank, enum mgpu_buffer buffer,
-                 const struct mgpu_stored *e)
+int mgpu_stored_fetch(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
 {
-    return mgpu_rank_download(mgpu_team_rank(t->team, rank), buffer, e->offset, e->bytes);
+    return mgpu_rank_download(mgpu_team_rank(t->team, rank), e->buffer, e->offset, e->bytes);
 }
 
-static int put(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
+int mgpu_stored_put(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
 {
     return mgpu_rank_upload(mgpu_team_rank(t->team, rank), e->buffer, e->offset, e->bytes);
 }
@@ -42,14 +40,22 @@ static void fill_value(void *to, const struct mgpu_stored *e, double value)
         mgpu_set_double(to, e->type, i, value);
 }
 
+static void fill_state(const struct mgpu_trainer *t, const struct mgpu_stored *e, void *to)
+{
+    const struct mgpu_array *given = mgpu_array_list_find(&t->slots.list, e->name);
+    if (given)
+        mgpu_convert(to, e->type, given->data, given->type, mgpu_array_count(given));
+    for (int i = 0; i < t->start_count && !given; i++)
+        if (!strcmp(t->starts[i].name, e->name))
+            fill_value(to, e, t->starts[i].value);
+}
+
 static int fill_entry(struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
 {
-    void *to = stored_at(t, rank, e);
+    void *to = mgpu_stored_at(t, rank, e);
     if (e->role == MGPU_STATE) {
-        for (int i = 0; i < t->start_count; i++)
-            if (!strcmp(t->starts[i].name, e->name))
-                fill_value(to, e, t->starts[i].value);
-        return put(t, rank, e);
+        fill_state(t, e, to);
+        return mgpu_stored_put(t, rank, e);
     }
     const struct mgpu_weight *w = weight_called(t, e->name);
     if (!w)
@@ -61,11 +67,39 @@ static int fill_entry(struct mgpu_trainer *t, int rank, const struct mgpu_stored
         return mgpu_fail(MGPU_EINTERNAL, "'%s' is stored with another size", e->name);
     mgpu_convert(to, e->type, a->data, a->type, n);
     mgpu_reinit(t, w, to, e->type);
-    return put(t, rank, e);
+    return mgpu_stored_put(t, rank, e);
+}
+
+/* The state that was given is of this optimizer: what a trained weight has, the file has, and the
+ * other way. A weight without any in the file (it was frozen) starts afresh. */
+static int check_slots(const struct mgpu_trainer *t)
+{
+    const struct mgpu_array_list *given = &t->slots.list;
+    int taken = 0, rank;
+    for (int i = 0; i < given->count; i++)
+        taken += mgpu_find_stored(t, given->item[i].name, &rank) != NULL;
+    for (int i = 0; i < given->count; i++) {
+        const char *name = given->item[i].name, *slot = strrchr(name, ':');
+        const struct mgpu_stored *e = mgpu_store_find(
+            t->store[0], mgpu_arena_format(t->arena, "%.*s", (int)(slot - name), name));
+        if (e && e->buffer == MGPU_BUFFER_WEIGHTS && !mgpu_find_stored(t, name, &rank))
+            return mgpu_fail(MGPU_EINVALID,
+                             "--optimizer-state: %s holds '%s', which --optimizer %s does not have",
+                             t->options.init, name, t->options.optimizer);
+    }
+    int states = 0;
+    for (int i = 0; i < t->start_count; i++)
+        states += mgpu_find_stored(t, t->starts[i].name, &rank) != NULL;
+    mgpu_note("%s: %d of %d arrays of the optimizer's state, after %lld updates", t->options.init,
+              taken, states, (long long)t->slots.updates);
+    return taken ? 0
+                 : mgpu_fail(MGPU_EINVALID, "--optimizer-state: none of it is of a trained weight");
 }
 
 int mgpu_fill_store(struct mgpu_trainer *t)
 {
+    if (t->options.optimizer_state)
+        MGPU_TRY(check_slots(t));
     for (int r = 0; r < mgpu_team_size(t->team); r++)
         for (int i = 0; i < t->store[r]->count; i++)
             MGPU_TRY(fill_entry(t, r, &t->store[r]->entry[i]));
@@ -94,12 +128,12 @@ int mgpu_holder_array(struct mgpu_array *out, const struct mgpu_trainer *t, int 
     if (!e)
         return mgpu_model_own_contents(&own, weight, holder, out);
     enum mgpu_dtype type = e->type;
-    MGPU_TRY(fetch(t, rank, e->buffer, e));
+    MGPU_TRY(mgpu_stored_fetch(t, rank, e));
     MGPU_TRY(mgpu_array_init(out, type, a->rank, a->dims, w->name));
     if (h->copy == MGPU_COPY_TRANSPOSED)
-        mgpu_weight_transpose(out->data, stored_at(t, rank, e), type, e->dims[0], e->dims[1]);
+        mgpu_weight_transpose(out->data, mgpu_stored_at(t, rank, e), type, e->dims[0], e->dims[1]);
     else
-        memcpy(out->data, stored_at(t, rank, e), (size_t)e->bytes);
+        memcpy(out->data, mgpu_stored_at(t, rank, e), (size_t)e->bytes);
     return 0;
 }
 
@@ -108,22 +142,6 @@ const char *mgpu_holder_name(const struct mgpu_trainer *t, int weight, int holde
     const struct mgpu_weight *w = &t->weights->weight[weight];
     const struct mgpu_holder *h = &w->holder[holder];
     return h->added ? w->name : t->model->initializer[h->initializer].name;
-}
-
-int mgpu_stored_read(struct mgpu_array *out, const struct mgpu_trainer *t, int rank,
-                     const struct mgpu_stored *e)
-{
-    MGPU_TRY(fetch(t, rank, e->buffer, e));
-    MGPU_TRY(mgpu_array_init(out, e->type, e->rank, e->dims, e->name));
-    memcpy(out->data, stored_at(t, rank, e), (size_t)e->bytes);
-    return 0;
-}
-
-int mgpu_stored_write(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e,
-                      const struct mgpu_array *from)
-{
-    memcpy(stored_at(t, rank, e), from->data, (size_t)e->bytes);
-    return put(t, rank, e);
 }
 
 /* ---- By name --------------------------------------------------------------------------------- */
@@ -187,7 +205,8 @@ static int read_place(const struct mgpu_trainer *t, const struct place *p, doubl
                       int64_t count)
 {
     if (p->entry)
-        MGPU_TRY(fetch(t, p->rank, p->buffer, p->entry));
+        MGPU_TRY(mgpu_rank_download(mgpu_team_rank(t->team, p->rank), p->buffer, p->entry->offset,
+                                    p->entry->bytes));
     else
         mgpu_convert(to, MGPU_DOUBLE, p->initial->data, p->initial->type, count);
     for (int64_t i = 0; p->entry && i < count; i++)
@@ -229,7 +248,7 @@ int mgpu_weight_write(struct mgpu_trainer *t, const char *name, const double *fr
         for (int64_t i = 0; p.entry && i < count; i++)
             mgpu_set_double(at_rank(t, r, &p), p.entry->type, stored_index(&p, i), from[i]);
         if (p.entry)
-            MGPU_TRY(put(t, r, p.entry));
+            MGPU_TRY(mgpu_stored_put(t, r, p.entry));
     }
     return 0;
 }

@@ -13,13 +13,19 @@ static const struct mgpu_update_attrs *attrs_of(const struct mgpu_node *node)
     return node->attrs;
 }
 
+/* Keras's holds the learning rate, PyTorch's does not. */
+static const char *momentum_name(const struct mgpu_update_attrs *a)
+{
+    return a->style == MGPU_STYLE_TORCH ? "momentum" : "velocity";
+}
+
 static int state_names(const struct mgpu_update_attrs *a, const char *names[MOST_STATES])
 {
     int n = 0;
     switch ((enum mgpu_optimizer_kind)a->kind) {
     case MGPU_SGD:
         if (a->momentum != 0)
-            names[n++] = "momentum";
+            names[n++] = momentum_name(a);
         break;
     case MGPU_ADAM:
     case MGPU_ADAMW:
@@ -31,7 +37,7 @@ static int state_names(const struct mgpu_update_attrs *a, const char *names[MOST
     case MGPU_RMSPROP:
         names[n++] = "square_avg";
         if (a->momentum != 0)
-            names[n++] = "momentum";
+            names[n++] = momentum_name(a);
         if (a->centered)
             names[n++] = "grad_avg";
         break;

@@ -33,7 +33,7 @@ static int check_groups(const struct mgpu_optimizer *optimizer)
 {
     for (int i = 0; i < optimizer->groups; i++)
         if (!optimizer->group[i].matched)
-            return mgpu_fail(MGPU_EINVALID, "--group %s matches none of the trained weights",
+            return mgpu_fail(MGPU_EUSAGE, "--group %s matches none of the trained weights",
                              optimizer->group[i].pattern);
     return 0;
 }

@@ -193,8 +193,11 @@ static void prepare(struct instruction *in, const struct mgpu_node *node, void *
     if (is_view(node))
         return;
     in->kernel = mgpu_backend_kernel(&mgpu_backend_cpu, node);
-    in->launch = (struct mgpu_launch){node, node->inputs, node->outputs, in->operands,
-                                      NULL, NULL,         NULL,          threads};
+    in->launch = (struct mgpu_launch){.node = node,
+                                      .inputs = node->inputs,
+                                      .outputs = node->outputs,
+                                      .in = in->operands,
+                                      .threads = threads};
     in->launch.out = in->operands + node->inputs;
     for (int i = 0; i < node->inputs + node->outputs; i++) {
         const struct mgpu_value *v =

@@ -76,6 +76,76 @@ static void test_early_stopping(void)
     }
 }
 
+/* Which epochs' weights are the best so far: the first that counts, whatever its value, and each
+ * that beats the best (min_delta included). */
+static void test_best_weights(void)
+{
+    static const struct {
+        const char *text;
+        double value[6];
+        const char *best; /* by epoch: x where it is */
+        int last;         /* the epoch that is restored */
+    } rows[] = {
+        {"patience=9,restore_best_weights", {3, 2, 2.5, 2.4, 1, 1}, "xx..x.", 4},
+        {"patience=9,restore_best_weights=true", {NAN, NAN, 5, 6, 4, 9}, "x.x.x.", 4},
+        {"patience=9,restore_best_weights,start_from_epoch=2", {1, 2, 5, 6, 7, 8}, "..x...", 2},
+        {"patience=9,restore_best_weights,min_delta=1", {3, 2.5, 1.5, 1, .2, 1}, "x.x.x.", 4},
+        {"patience=9,restore_best_weights,baseline=0", {3, 2, 4, 4, 4, 4}, "xx....", 1},
+        {"patience=9,restore_best_weights=false", {3, 2, 1, 1, 1, 1}, "......", 2},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct mgpu_early_stopping s;
+        CHECK_OK(mgpu_early_stopping_parse(&s, rows[i].text, &logs, build_arena));
+        for (int k = 0; k < 6; k++) {
+            set_logs(rows[i].value[k]);
+            mgpu_early_stopping_epoch(&s, k, &logs);
+            bool best = s.restores && s.best_now;
+            s.kept |= best;
+            CHECK_(best == (rows[i].best[k] == 'x'), "%s, epoch %d", rows[i].text, k);
+        }
+        CHECK_(s.best_epoch == rows[i].last, "%s: %d", rows[i].text, (int)s.best_epoch);
+    }
+}
+
+static char noted[512];
+
+static void take_note(void *context, const char *line)
+{
+    (void)context;
+    snprintf(noted, sizeof noted, "%s", line);
+}
+
+/* What watches the training's loss for want of another says so; a monitor that was named and is
+ * not there is an error. */
+static void test_watches(void)
+{
+    static const char *few[] = {"loss", "learning_rate"};
+    const struct mgpu_logs training = {2, few, numbers};
+    struct mgpu_early_stopping s;
+    struct mgpu_reduce_lr r;
+    struct mgpu_model_checkpoint c;
+    struct mgpu_model_checkpoint_options o = {.path = "w.h5"};
+    mgpu_set_note(take_note, NULL);
+    CHECK_OK(mgpu_early_stopping_parse(&s, "patience=1", &training, build_arena));
+    CHECK_(!strcmp(noted, "--early-stop watches the loss of training: there are no validation data "
+                          "(--val, --val-split)"),
+           "%s", noted);
+    CHECK_OK(mgpu_reduce_lr_parse(&r, "patience=1", &training, build_arena));
+    CHECK(strstr(noted, "--reduce-lr watches the loss of training"));
+    *noted = 0;
+    CHECK_OK(mgpu_model_checkpoint_init(&c, &o, &training, build_arena));
+    CHECK(!*noted);
+    o.save_best = true;
+    CHECK_OK(mgpu_model_checkpoint_init(&c, &o, &training, build_arena));
+    CHECK(strstr(noted, "--save-best watches the loss of training"));
+    *noted = 0;
+    CHECK_OK(mgpu_early_stopping_parse(&s, "monitor=loss", &training, build_arena));
+    CHECK(!*noted);
+    mgpu_set_note(NULL, NULL);
+    CHECK_FAILS(mgpu_early_stopping_parse(&s, "monitor=val_loss", &training, build_arena),
+                "unknown monitor 'val_loss'");
+}
+
 static void test_reduce_lr(void)
 {
     for (size_t i = 0; i < sizeof reduce / sizeof *reduce; i++) {
@@ -216,9 +286,9 @@ static void test_options(void)
     CHECK_FAILS(mgpu_early_stopping_parse(&s, "patience=-1", &logs, build_arena), "patience");
     CHECK_FAILS(mgpu_reduce_lr_parse(&r, "factor=1", &logs, build_arena), "factor");
     CHECK_FAILS(mgpu_reduce_lr_parse(&r, "mode=up", &logs, build_arena), "unknown mode 'up'");
-    CHECK_OK(mgpu_monitor_init(&m, NULL, NULL, &logs));
+    CHECK_OK(mgpu_monitor_init(&m, NULL, NULL, &logs, "--x"));
     CHECK(!strcmp(m.name, "val_loss") && !m.max);
-    CHECK_OK(mgpu_monitor_init(&m, "val_accuracy", "auto", &logs));
+    CHECK_OK(mgpu_monitor_init(&m, "val_accuracy", "auto", &logs, "--x"));
     CHECK(m.max);
 }
 
@@ -281,6 +351,8 @@ int main(void)
 {
     build_begin();
     test_early_stopping();
+    test_best_weights();
+    test_watches();
     test_reduce_lr();
     test_saves();
     test_template();

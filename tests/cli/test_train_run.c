@@ -142,17 +142,22 @@ static void test_killed(void)
     printf("%d kills\n", kills);
 }
 
-/* Ctrl-C finishes the step, saves, and says how to go on. */
-static void test_interrupted(void)
+/* Ctrl-C, the end of the terminal and of the job's time: it finishes the step, saves, says how to
+ * go on, and --json prints what there is. */
+static void test_interrupted(int signal_number)
 {
-    pid_t pid = start((const char *const[]){"--epochs", "1000000", "--checkpoint", "i-{epoch}.h5",
-                                            "--period", "1000", "--save", "i.onnx", NULL});
+    pid_t pid =
+        start((const char *const[]){"--epochs", "1000000", "--checkpoint", "i-{epoch}.h5",
+                                    "--period", "1000", "--save", "i.onnx", "--json", NULL});
     char file[64], want[128], steps[32];
     long long step = 0;
     for (int i = 0; i < 6000 && !strstr(taken("err"), "epoch 2/"); i++)
         usleep(10000);
-    kill(pid, SIGINT);
+    kill(pid, signal_number);
     CHECK(finish(pid) == 1);
+    CHECK_(strstr(taken("out"), "\"saved\":[\"i.onnx\",\"i-") &&
+               strstr(taken("out"), "],\"interrupted\":true}\n"),
+           "%.200s", taken("out"));
     const char *text = taken("err"), *at = strstr(text, "interrupted after step ");
     CHECK_(at && sscanf(at, "interrupted after step %lld of ", &step) == 1, "%s", text);
     at = strstr(text, "to go on: ");
@@ -165,6 +170,18 @@ static void test_interrupted(void)
     CHECK_(strstr(taken("err"), want), "%s", taken("err"));
     CHECK_RUN("--steps", steps, "--save", "whole.onnx");
     CHECK(same_bytes("whole.onnx", "parts.onnx"));
+}
+
+/* A signal that its starter has it ignore (nohup) does not stop it. */
+static void test_ignored(void)
+{
+    signal(SIGHUP, SIG_IGN);
+    pid_t pid = start((const char *const[]){"--epochs", "200", NULL});
+    signal(SIGHUP, SIG_DFL);
+    for (int i = 0; i < 6000 && !strstr(taken("err"), "epoch 2/"); i++)
+        usleep(10000);
+    kill(pid, SIGHUP);
+    CHECK(finish(pid) == 0);
 }
 
 /* ---- Fails ----------------------------------------------------------------------------------- */
@@ -197,6 +214,12 @@ static void test_usage(void)
     CHECK_STOPS(1, "no/w.h5: cannot write: No such file", "--checkpoint", "no/w.h5");
     CHECK_STOPS(1, "no/l.csv: cannot write: No such file", "--log-csv", "no/l.csv");
     CHECK_STOPS(2, "leaves nothing to do", "--initial-epoch", "3", "--epochs", "3");
+    CHECK_STOPS(2, "--freeze q matches no initializer", "--freeze", "q");
+    CHECK_STOPS(2, "--group q matches none", "--group", "q,lr=1");
+    CHECK_STOPS(2, "the model has no input or label", "--data", "q=x.npy");
+    CHECK_STOPS(2, "no input has a dimension", "--dim", "q=3");
+    CHECK_STOPS(2, "--optimizer-state are for --init", "--optimizer-state");
+    CHECK_STOPS(1, "nothing.h5", "--init", "nothing.h5");
     CHECK_STOPS(1, "nothing.h5: not a readable HDF5 file", "--resume", "nothing.h5");
 }
 
@@ -220,7 +243,10 @@ int main(void)
     build_begin();
     make_files();
     test_killed();
-    test_interrupted();
+    test_interrupted(SIGINT);
+    test_interrupted(SIGTERM);
+    test_interrupted(SIGHUP);
+    test_ignored();
     test_full_disk();
     test_usage();
     test_saved_list();

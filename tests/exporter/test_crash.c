@@ -29,16 +29,20 @@ static struct mgpu_named_array filled(const char *name, float value)
     return a;
 }
 
+static void add_filled(struct mgpu_array_list *list, const char *name, float value)
+{
+    list->item = mgpu_grow(list->item, (size_t)list->count, sizeof *list->item);
+    list->item[list->count++] = filled(name, value);
+}
+
 /* Everything in the files of generation `n` is n. */
 static int save_checkpoint(int n)
 {
     struct mgpu_run_state c;
     int64_t step = n;
     mgpu_run_state_init(&c);
-    c.weight = mgpu_xcalloc(1, sizeof *c.weight);
-    c.state = mgpu_xcalloc(1, sizeof *c.state);
-    c.weight[c.weights++] = filled("w", (float)n);
-    c.state[c.states++] = filled("w:exp_avg", (float)n);
+    add_filled(&c.list[MGPU_RUN_WEIGHT], "w", (float)n);
+    add_filled(&c.list[MGPU_RUN_STATE], "w:exp_avg", (float)n);
     int rc = mgpu_record_int(&c.record, "step", &step);
     if (rc == 0)
         rc = mgpu_run_state_write(&c, checkpoint_path);
@@ -80,11 +84,15 @@ static int checkpoint_generation(void)
     int64_t step = 0;
     int n = 0;
     mgpu_run_state_init(&c);
-    if (mgpu_run_state_read(&c, checkpoint_path) == 0 && c.weights == 1 && c.states == 1 &&
-        mgpu_record_int(&c.record, "step", &step) == 0)
-        n = generation(c.weight[0].array.data, mgpu_array_count(&c.weight[0].array));
-    if (n != step || n != generation(c.state[0].array.data, mgpu_array_count(&c.state[0].array)))
-        n = 0;
+    const struct mgpu_array_list *weight = &c.list[MGPU_RUN_WEIGHT],
+                                 *state = &c.list[MGPU_RUN_STATE];
+    if (mgpu_run_state_read(&c, checkpoint_path) == 0 && weight->count == 1 && state->count == 1 &&
+        mgpu_record_int(&c.record, "step", &step) == 0) {
+        n = generation(weight->item->array.data, mgpu_array_count(&weight->item->array));
+        if (n != step ||
+            n != generation(state->item->array.data, mgpu_array_count(&state->item->array)))
+            n = 0;
+    }
     mgpu_run_state_free(&c);
     return n;
 }

@@ -73,27 +73,25 @@ static void run(const char *path, const struct mgpu_options *o, double *losses, 
     mgpu_trainer_free(t);
 }
 
-static double difference(const struct mgpu_named_array *a, const struct mgpu_named_array *list,
-                         int count)
+static double difference(const struct mgpu_named_array *a, const struct mgpu_array_list *list)
 {
-    double worst = INFINITY;
-    for (int k = 0; k < count; k++) {
-        if (strcmp(a->name, list[k].name) != 0)
-            continue;
-        worst = 0;
-        for (int64_t i = 0; i < mgpu_array_count(&a->array); i++)
-            worst = fmax(worst, fabs(mgpu_get_double(a->array.data, a->array.type, i) -
-                                     mgpu_get_double(list[k].array.data, a->array.type, i)));
-    }
+    const struct mgpu_array *b = mgpu_array_list_find(list, a->name);
+    double worst = b ? 0 : INFINITY;
+    for (int64_t i = 0; b && i < mgpu_array_count(b); i++)
+        worst = fmax(worst, fabs(mgpu_get_double(a->array.data, a->array.type, i) -
+                                 mgpu_get_double(b->data, b->type, i)));
     return worst;
 }
+
+static const char *const lists[MGPU_RUN_LISTS] = {"weight.", "state.", "carried.", "best."};
 
 static bool same_field(const struct mgpu_field *a, const struct mgpu_field *b, double limit)
 {
     if (a->kind != b->kind || strcmp(a->name, b->name) != 0)
         return false;
-    if (!strncmp(a->name, "weight.", 7) || !strncmp(a->name, "state.", 6))
-        return true; /* which array is which: the order is the model's */
+    for (int i = 0; i < MGPU_RUN_LISTS; i++)
+        if (!strncmp(a->name, lists[i], strlen(lists[i])))
+            return true; /* which array is which: the order is the model's */
     if (a->kind == MGPU_FIELD_TEXT)
         return !strcmp(a->text, b->text);
     return a->kind == MGPU_FIELD_INT ? a->integer == b->integer
@@ -109,12 +107,12 @@ static void check_same(const char *what, const char *one, const char *other, dou
     mgpu_run_state_init(&b);
     CHECK_OK(mgpu_run_state_read(&a, one));
     CHECK_OK(mgpu_run_state_read(&b, other));
-    CHECK(a.weights == b.weights && a.states == b.states && a.record.count == b.record.count);
-    CHECK(a.weights == 7 && a.states == 10);
-    for (int i = 0; i < a.weights; i++)
-        worst = fmax(worst, difference(&a.weight[i], b.weight, b.weights));
-    for (int i = 0; i < a.states; i++)
-        worst = fmax(worst, difference(&a.state[i], b.state, b.states));
+    CHECK(a.record.count == b.record.count);
+    for (int k = 0; k < MGPU_RUN_LISTS; k++) {
+        CHECK(a.list[k].count == b.list[k].count);
+        for (int i = 0; i < a.list[k].count; i++)
+            worst = fmax(worst, difference(&a.list[k].item[i], &b.list[k]));
+    }
     CHECK_(worst <= limit, "%s: differs by %.3g", what, worst);
     for (int i = 0; i < a.record.count && i < b.record.count; i++)
         CHECK_(same_field(&a.record.field[i], &b.record.field[i], limit), "%s: %s", what,
@@ -174,6 +172,116 @@ static void test_callbacks(void)
     }
     check_losses("epoch by epoch", parts, whole, 63, 0);
     check_same("epoch by epoch", end, end2, 0);
+}
+
+static void check_weights(const char *one, const char *other)
+{
+    struct mgpu_run_state a, b;
+    mgpu_run_state_init(&a);
+    mgpu_run_state_init(&b);
+    CHECK_OK(mgpu_run_state_read(&a, one));
+    CHECK_OK(mgpu_run_state_read(&b, other));
+    for (int i = 0; i < a.list[MGPU_RUN_WEIGHT].count; i++)
+        CHECK(difference(&a.list[MGPU_RUN_WEIGHT].item[i], &b.list[MGPU_RUN_WEIGHT]) == 0);
+    mgpu_run_state_free(&a);
+    mgpu_run_state_free(&b);
+}
+
+static char noted[4096];
+
+static void take_note(void *context, const char *line)
+{
+    (void)context;
+    size_t used = strlen(noted);
+    snprintf(noted + used, sizeof noted - used, "%s\n", line);
+}
+
+/* At its end a run has the weights of its best epoch, to the bit: also when it was resumed after
+ * every epoch. */
+static void test_best_weights(void)
+{
+    struct mgpu_options o = plain();
+    double losses[64] = {0};
+    int best = 0;
+    const char *at, *end = build_path("whole.h5"), *end2 = build_path("parts.h5");
+    o.steps = 0;
+    o.epochs = 9;
+    o.optimizer = "adam,lr=0.1";
+    o.early_stop = "monitor=loss,patience=9,min_delta=0.05,restore_best_weights";
+    *noted = 0;
+    mgpu_set_note(take_note, NULL);
+    run(model, &o, losses, end);
+    mgpu_set_note(NULL, NULL);
+    at = strstr(noted, "the weights are those of epoch ");
+    CHECK_(at && sscanf(at, "the weights are those of epoch %d again", &best) == 1 && best > 1,
+           "%s", noted);
+    o.early_stop = NULL;
+    o.epochs = best;
+    run(model, &o, losses, file);
+    check_weights(end, file);
+    o.early_stop = "monitor=loss,patience=9,min_delta=0.05,restore_best_weights";
+    for (int epoch = 1; epoch <= 9; epoch++) {
+        struct mgpu_trainer *t;
+        struct mgpu_step_result s;
+        struct mgpu_epoch_result e;
+        o.epochs = epoch;
+        CHECK_OK(mgpu_trainer_new(&t, model, &o));
+        for (bool ends = false; !ends && mgpu_step(t, &s) > 0; ends = s.epoch_ends)
+            if (s.epoch_ends)
+                CHECK_OK(mgpu_epoch_end(t, &e));
+        CHECK(epoch < 9 || mgpu_step(t, &s) == 0);
+        CHECK_OK(mgpu_save_checkpoint(t, end2));
+        mgpu_trainer_free(t);
+        o.resume = end2;
+    }
+    check_weights(end2, file);
+}
+
+#define RECURRENT                                                                                  \
+    "input x float N 3\n"                                                                          \
+    "input h0 float N 2\n"                                                                         \
+    "init w float 3 2 = .5 -.3 .2 .1 .4 -.6\n"                                                     \
+    "init u float 2 2 = .3 -.2 .1 .4\n"                                                            \
+    "a = MatMul(x, w)\n"                                                                           \
+    "b = MatMul(h0, u)\n"                                                                          \
+    "c = Add(a, b)\n"                                                                              \
+    "h = Tanh(c)\n"                                                                                \
+    "output h float N 2\n"
+
+/* --state goes on where it was: every step's loss is that of the run that was not stopped. */
+static void test_carried(void)
+{
+    struct mgpu_options o = MGPU_OPTIONS;
+    const char *recurrent = tiny_model(RECURRENT);
+    double whole[12], parts[12];
+    o.data = tiny_list(tiny_noise("x", 3, 2, (int64_t[]){16, 3}),
+                       tiny_noise("h0", 4, 2, (int64_t[]){16, 2}),
+                       tiny_noise("label", 5, 2, (int64_t[]){16, 2}), NULL);
+    o.loss = tiny_list("mse", NULL);
+    o.state = tiny_list("h0=h", NULL);
+    o.batch = 4;
+    o.steps = 12;
+    o.devices = "cpu:0";
+    run(recurrent, &o, whole, build_path("whole.h5"));
+    for (int stop = 1; stop < 12; stop += 3) {
+        o.steps = stop;
+        o.resume = NULL;
+        run(recurrent, &o, parts, file);
+        o.steps = 12;
+        o.resume = file;
+        run(recurrent, &o, parts, build_path("parts.h5"));
+        check_losses("with --state", parts, whole, 12, 0);
+        check_same("with --state", build_path("whole.h5"), build_path("parts.h5"), 0);
+    }
+    struct mgpu_trainer *t;
+    *noted = 0;
+    o.state = NULL;
+    o.shuffle = false;
+    mgpu_set_note(take_note, NULL);
+    CHECK_OK(mgpu_trainer_new(&t, recurrent, &o));
+    mgpu_set_note(NULL, NULL);
+    mgpu_trainer_free(t);
+    CHECK_(strstr(noted, "the run before carried h0 from batch to batch"), "%s", noted);
 }
 
 static void test_reordered(void)
@@ -334,15 +442,6 @@ static void test_broken(void)
 
 /* ---- Words ----------------------------------------------------------------------------------- */
 
-static char noted[4096];
-
-static void take_note(void *context, const char *line)
-{
-    (void)context;
-    size_t used = strlen(noted);
-    snprintf(noted + used, sizeof noted - used, "%s\n", line);
-}
-
 /* What changes the numbers may change, but not without a word. */
 static void test_notes(void)
 {
@@ -376,6 +475,8 @@ int main(void)
     file = mgpu_arena_format(build_arena, "%s/run.h5", build_folder);
     test_every_step();
     test_callbacks();
+    test_best_weights();
+    test_carried();
     test_reordered();
     test_ranks();
     test_initial_epoch();

@@ -1,0 +1,208 @@
+#include "exporter/slots.h"
+
+#include "runtime/base/names.h"
+#include "runtime/base/status.h"
+
+#include <json-c/json.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { KINDS_MOST = 3 };
+
+/* ---- By name --------------------------------------------------------------------------------- */
+
+static const char *slot_called(const char *name)
+{
+    static const char *const names[] = {"momentum",       "velocity",   "exp_avg",  "exp_avg_sq",
+                                        "max_exp_avg_sq", "square_avg", "grad_avg", "sum"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i]))
+            return names[i];
+    return NULL;
+}
+
+static bool same_shape(const struct mgpu_checkpoint_tensor *a,
+                       const struct mgpu_checkpoint_tensor *b)
+{
+    return a->rank == b->rank && !memcmp(a->dims, b->dims, sizeof *a->dims * (size_t)a->rank);
+}
+
+static void set_slot(struct mgpu_checkpoint *c, int tensor, const char *slot, int of)
+{
+    c->tensor[tensor].weight = false;
+    c->tensor[tensor].slot = slot;
+    c->tensor[tensor].slot_of = of;
+}
+
+/* What was carried as Keras calls it: rates, placeholders, slots that nobody knows. */
+static bool is_optimizers(const char *name)
+{
+    return !strncmp(name, "optimizer_weights/", 18) || !strncmp(name, "/optimizer/vars/", 16);
+}
+
+static void find_named(struct mgpu_checkpoint *c)
+{
+    struct mgpu_names *known = mgpu_names_new(c->arena);
+    for (int i = 0; i < c->count; i++)
+        mgpu_names_set(known, c->tensor[i].name, &c->tensor[i]);
+    for (int i = 0; i < c->count; i++) {
+        struct mgpu_checkpoint_tensor *t = &c->tensor[i];
+        const char *colon = strrchr(t->name, ':'), *slot = colon ? slot_called(colon + 1) : NULL;
+        if (!strcmp(t->name, MGPU_SLOT_UPDATES))
+            c->updates = i;
+        if (c->updates == i || is_optimizers(t->name))
+            t->weight = false;
+        if (!slot)
+            continue;
+        const struct mgpu_checkpoint_tensor *of = mgpu_names_get(
+            known, mgpu_arena_format(c->arena, "%.*s", (int)(colon - t->name), t->name));
+        if (of && same_shape(of, t))
+            set_slot(c, i, slot, (int)(of - c->tensor));
+    }
+}
+
+/* ---- By Keras's order ------------------------------------------------------------------------ */
+
+struct optimizer {
+    const char *name;
+    int kinds;
+    const char *slot[KINDS_MOST];
+};
+
+static const struct optimizer optimizers[] = {
+    {"Adam", 2, {"exp_avg", "exp_avg_sq"}},
+    {"Adam", 3, {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}},
+    {"AdamW", 2, {"exp_avg", "exp_avg_sq"}},
+    {"SGD", 1, {"velocity"}},
+    {"RMSprop", 1, {"square_avg"}},
+    {"RMSprop", 2, {"square_avg", "velocity"}},
+    {"Adagrad", 1, {"sum"}},
+};
+
+/* "Adam" of the training configuration; "" where it names none. */
+static const char *class_of(struct mgpu_checkpoint *c)
+{
+    const char *out = "";
+    struct json_object *all = c->training ? json_tokener_parse(c->training) : NULL, *o, *name;
+    if (json_object_is_type(all, json_type_object) &&
+        json_object_object_get_ex(all, "optimizer_config", &o) &&
+        json_object_is_type(o, json_type_object) &&
+        json_object_object_get_ex(o, "class_name", &name) &&
+        json_object_is_type(name, json_type_string))
+        out = mgpu_arena_string(c->arena, json_object_get_string(name));
+    json_object_put(all);
+    const char *registered = strrchr(out, '>'); /* "Custom>Adam" */
+    return registered ? registered + 1 : out;
+}
+
+static const struct optimizer *optimizer_of(const char *class, int kinds)
+{
+    for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++)
+        if (!strcasecmp(optimizers[i].name, class) && optimizers[i].kinds == kinds)
+            return &optimizers[i];
+    return NULL;
+}
+
+struct lists {
+    int weights, slots;
+    int *weight, *slot; /* numbers of tensors */
+};
+
+static bool is_statistic(const struct mgpu_checkpoint_tensor *t)
+{
+    return !strcmp(t->leaf, "moving_mean") || !strcmp(t->leaf, "moving_variance");
+}
+
+/* Weights that are trained, and what the optimizer has of their shapes: no counters and rates, and
+ * no placeholder of one element for a slot that Adam does without. */
+static void make_lists(struct lists *l, struct mgpu_checkpoint *c)
+{
+    l->weight = MGPU_NEW_ARRAY(c->arena, int, c->count);
+    l->slot = MGPU_NEW_ARRAY(c->arena, int, c->count);
+    for (int i = 0; i < c->count; i++) {
+        const struct mgpu_checkpoint_tensor *t = &c->tensor[i];
+        if (t->weight && !is_statistic(t))
+            l->weight[l->weights++] = i;
+        else if (!t->weight && t->rank > 0)
+            l->slot[l->slots++] = i;
+        else if (!t->weight && t->index == 0 && c->updates < 0)
+            c->updates = i;
+    }
+    int ends = 0;
+    while (ends < l->slots && c->tensor[l->slot[l->slots - 1 - ends]].rank == 1 &&
+           c->tensor[l->slot[l->slots - 1 - ends]].dims[0] == 1)
+        ends++;
+    if (l->slots == 3 * l->weights && ends >= l->weights)
+        l->slots -= l->weights;
+}
+
+/* Slot `kind` of weight number `w` in an order. */
+static int slot_at(const struct lists *l, int kinds, bool by_weight, int w, int kind)
+{
+    return l->slot[by_weight ? w * kinds + kind : kind * l->weights + w];
+}
+
+static bool fits(const struct mgpu_checkpoint *c, const struct lists *l, int kinds, bool by_weight)
+{
+    bool fine = true;
+    for (int w = 0; fine && w < l->weights; w++)
+        for (int k = 0; fine && k < kinds; k++)
+            fine = same_shape(&c->tensor[l->weight[w]],
+                              &c->tensor[slot_at(l, kinds, by_weight, w, k)]);
+    return fine;
+}
+
+/* Where shapes do not tell: what Keras's newer optimizers, whose counter is called so, do. */
+static bool goes_by_weight(const struct mgpu_checkpoint *c, const char *class)
+{
+    const char *counter = c->updates >= 0 ? c->tensor[c->updates].name : "";
+    const char *slash = strrchr(counter, '/');
+    return slash && !strncmp(slash, "/iteration", 10) && slash[10] != 's' &&
+           strcasecmp(class, "RMSprop") != 0;
+}
+
+static void find_ordered(struct mgpu_checkpoint *c)
+{
+    struct lists l = {0};
+    const char *class = class_of(c);
+    make_lists(&l, c);
+    int kinds = l.weights && l.slots % l.weights == 0 ? l.slots / l.weights : 0;
+    const struct optimizer *o = optimizer_of(class, kinds);
+    if (!o)
+        return;
+    bool apart = fits(c, &l, kinds, false), by_weight = fits(c, &l, kinds, true);
+    if (apart && by_weight)
+        by_weight = goes_by_weight(c, class);
+    else if (!apart && !by_weight)
+        return;
+    for (int w = 0; w < l.weights; w++)
+        for (int k = 0; k < kinds; k++)
+            set_slot(c, slot_at(&l, kinds, by_weight, w, k), o->slot[k], l.weight[w]);
+}
+
+void mgpu_checkpoint_slots(struct mgpu_checkpoint *c)
+{
+    c->updates = -1;
+    if (c->kind == MGPU_CHECKPOINT_KERAS_MODEL)
+        find_ordered(c);
+    else if (c->kind == MGPU_CHECKPOINT_KERAS_WEIGHTS || c->kind == MGPU_CHECKPOINT_SAFETENSORS ||
+             c->kind == MGPU_CHECKPOINT_NPZ)
+        find_named(c);
+}
+
+int mgpu_checkpoint_updates(int64_t *out, const struct mgpu_checkpoint *c)
+{
+    struct mgpu_array a;
+    *out = 0;
+    if (c->updates < 0)
+        return 0;
+    MGPU_TRY(mgpu_checkpoint_load(c, c->updates, &a));
+    double n = mgpu_array_count(&a) == 1 ? mgpu_get_double(a.data, a.type, 0) : -1;
+    mgpu_array_free(&a);
+    if (!(n >= 0 && n < 0x1p53))
+        return mgpu_fail(MGPU_EINVALID, "%s: '%s' is no number of updates", c->path,
+                         c->tensor[c->updates].name);
+    *out = (int64_t)n;
+    return 0;
+}

@@ -1,0 +1,29 @@
+/* Which of an optimizer's arrays belongs to which weight of a file, and what it is there.
+ *
+ * Slots have the names of our own optimizers' states (runtime/ops/update.h). In npz and
+ * safetensors, and in the checkpoints of runs, an array called WEIGHT:SLOT is that slot of WEIGHT,
+ * and the number of updates done is called MGPU_SLOT_UPDATES. Keras's whole models list them in an
+ * order that the optimizer's class and generation say:
+ *
+ *     Adam, AdamW    all m, then all v (Keras 2); m and v parameter by parameter (later)
+ *     SGD            velocity: it holds the learning rate, unlike PyTorch's momentum
+ *     RMSprop        all squares, then all velocities, if it has a momentum
+ *     Adagrad        accumulators
+ *
+ * for the weights that are no statistics. Shapes have to agree; where they do not (frozen layers,
+ * other optimizers), slots stay unknown.
+ */
+#ifndef MGPU_EXPORTER_SLOTS_H
+#define MGPU_EXPORTER_SLOTS_H
+
+#include "exporter/checkpoint.h"
+
+#define MGPU_SLOT_UPDATES "optimizer:updates"
+
+/* Fills slot and slot_of of tensors, and updates of the file. What is a slot is no weight. */
+void mgpu_checkpoint_slots(struct mgpu_checkpoint *c);
+
+/* The updates that the optimizer has done; 0 where the file does not say. */
+int mgpu_checkpoint_updates(int64_t *out, const struct mgpu_checkpoint *c);
+
+#endif

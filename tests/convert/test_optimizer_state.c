@@ -1,0 +1,189 @@
+/* The optimizer's state out of files: which array belongs to which weight, in files that Keras 2.3
+ * (grouped, by multi_gpu_model), tf.keras 2.15 (SGD) and Keras 3 (parameter by parameter) wrote
+ * after two updates with a learning rate of 0, where v = 0.001999/0.19^2 m^2; and a run of ours
+ * that goes on through npz, safetensors and its own checkpoint. */
+#include "exporter/run_state.h"
+#include "exporter/slots.h"
+#include "tests/convert/weights_check.h"
+#include "tests/onnx_build.h"
+#include "tests/support/tiny.h"
+#include "tests/test.h"
+
+#define FILES "tests/convert/files/plain/"
+
+static const struct mgpu_convert_options with_state = {.optimizer_state = true};
+
+static char line[256];
+
+static int find_slot(const struct mgpu_checkpoint *c, int weight, const char *slot)
+{
+    for (int i = 0; i < c->count; i++)
+        if (c->tensor[i].slot && c->tensor[i].slot_of == weight && !strcmp(c->tensor[i].slot, slot))
+            return i;
+    return -1;
+}
+
+/* Each weight has its slots in the file, of its shape; Adam's two belong together by value. */
+static void check_slots(const char *path, const char *first, const char *second)
+{
+    struct mgpu_checkpoint *c;
+    int64_t updates = 0;
+    int weights = 0;
+    CHECK_OK(mgpu_checkpoint_open(&c, path, true));
+    for (int i = 0; i < c->count; i++) {
+        if (!c->tensor[i].weight)
+            continue;
+        int a = find_slot(c, i, first), b = second ? find_slot(c, i, second) : a;
+        CHECK_(a >= 0 && b >= 0, "%s: %s", path, c->tensor[i].name);
+        struct mgpu_array m, v;
+        if (a < 0 || b < 0 || mgpu_checkpoint_load(c, a, &m) < 0)
+            continue;
+        CHECK_OK(mgpu_checkpoint_load(c, b, &v));
+        CHECK(m.rank == c->tensor[i].rank);
+        for (int64_t k = 0; second && k < mgpu_array_count(&m); k++) {
+            double x = ((float *)m.data)[k], y = ((float *)v.data)[k];
+            CHECK_NEAR(y / (x * x + 1e-30), x * x > 1e-25 ? 0.001999 / (0.19 * 0.19) : 0, 1e-4);
+        }
+        mgpu_array_free(&m);
+        mgpu_array_free(&v);
+        weights++;
+    }
+    CHECK(weights == 8);
+    CHECK_OK(mgpu_checkpoint_updates(&updates, c));
+    CHECK_(updates == 2, "%s: %lld updates", path, (long long)updates);
+    mgpu_checkpoint_close(c);
+}
+
+static void test_keras(void)
+{
+    static const struct {
+        const char *file, *first, *second;
+    } files[] = {
+        {FILES "keras2.3.1.parallel4_relocated.model.h5", "exp_avg", "exp_avg_sq"},
+        {FILES "keras3_adam.model.h5", "exp_avg", "exp_avg_sq"},
+        {FILES "tfkeras2.15.sgd.model.h5", "velocity", NULL},
+    };
+    static const char *const to[] = {"state.npz", "state.safetensors"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        check_slots(files[i].file, files[i].first, files[i].second);
+        for (int k = 0; k < 2; k++) {
+            CHECK_OK(weights_convert(line, files[i].file, build_path(to[k]), &with_state));
+            check_slots(build_path(to[k]), files[i].first, files[i].second);
+        }
+    }
+}
+
+/* ---- Into a run ------------------------------------------------------------------------------ */
+
+static struct mgpu_options plain_options(const char *init)
+{
+    struct mgpu_options o = MGPU_OPTIONS;
+    o.data = tiny_list(tiny_noise("image", 1, 4, (int64_t[]){4, 10, 10, 2}),
+                       tiny_noise("label", 2, 2, (int64_t[]){4, 3}), NULL);
+    o.loss = tiny_list("mse", NULL);
+    o.init = init;
+    o.optimizer_state = true;
+    o.optimizer = "adam,style=keras3";
+    o.batch = 4;
+    o.steps = 1;
+    o.devices = "cpu:0";
+    return o;
+}
+
+/* The state of a dense layer's weights is as Keras has it; a kernel [kh,kw,in,out] became
+ * [out,in,kh,kw]. */
+static void test_init(void)
+{
+    const char *file = FILES "keras3_adam.model.h5", *run = build_text(build_path("run.h5"));
+    struct mgpu_options o = plain_options(file);
+    struct mgpu_trainer *t;
+    struct mgpu_run_state s;
+    CHECK_OK(mgpu_trainer_new(&t, FILES "model.onnx", &o));
+    if (!t)
+        return;
+    CHECK_OK(mgpu_save_checkpoint(t, run));
+    mgpu_trainer_free(t);
+    mgpu_run_state_init(&s);
+    CHECK_OK(mgpu_run_state_read(&s, run));
+    CHECK(s.list[MGPU_RUN_STATE].count == 16);
+    mgpu_run_state_free(&s);
+    check_slots(run, "exp_avg", "exp_avg_sq");
+    o.optimizer = "sgd,momentum=0.9,style=keras3";
+    CHECK_FAILS(mgpu_trainer_new(&t, FILES "model.onnx", &o), "--optimizer sgd");
+    o.init = FILES "tfkeras2.15.sgd.model.h5";
+    CHECK_OK(mgpu_trainer_new(&t, FILES "model.onnx", &o));
+    mgpu_trainer_free(t);
+    o.optimizer = "sgd,momentum=0.9"; /* PyTorch's is another number */
+    CHECK_FAILS(mgpu_trainer_new(&t, FILES "model.onnx", &o), "velocity', which --optimizer sgd");
+    o.init = FILES "keras2.1.0.weights.h5";
+    CHECK_FAILS(mgpu_trainer_new(&t, FILES "model.onnx", &o), "holds no optimizer state");
+}
+
+/* ---- Of a run -------------------------------------------------------------------------------- */
+
+static void take_losses(struct mgpu_trainer *t, double *losses)
+{
+    struct mgpu_step_result s;
+    while (t && mgpu_step(t, &s) > 0)
+        *losses++ = s.loss;
+}
+
+/* Three updates, then three more in another run: the losses are those of six in one. */
+static void test_goes_on(const char *optimizer)
+{
+    static const char *const files[] = {"run.h5", "state.npz", "state.safetensors"};
+    const char *model = tiny_model("input x float N 4\n"
+                                   "init w float 4 3 = normal 0.5\n"
+                                   "init b float 3 = .1 .2 .3\n"
+                                   "y = Gemm(x, w, b)\n"
+                                   "output y float N 3\n");
+    struct mgpu_options o = MGPU_OPTIONS;
+    struct mgpu_trainer *t;
+    double whole[6], parts[6];
+    o.data = tiny_list(tiny_noise("x", 1, 2, (int64_t[]){6, 4}),
+                       tiny_noise("label", 2, 2, (int64_t[]){6, 3}), NULL);
+    o.loss = tiny_list("mse", NULL);
+    o.optimizer = optimizer;
+    o.batch = 6;
+    o.shuffle = false;
+    o.steps = 6;
+    o.devices = "cpu:0";
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    take_losses(t, whole);
+    mgpu_trainer_free(t);
+    o.steps = 3;
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    take_losses(t, parts);
+    CHECK_OK(mgpu_save_checkpoint(t, build_path("run.h5")));
+    mgpu_trainer_free(t);
+    CHECK_OK(weights_convert(line, build_path("run.h5"), build_path("state.npz"), &with_state));
+    CHECK_OK(weights_convert(line, build_path("state.npz"), build_path("state.safetensors"),
+                             &with_state));
+    o.optimizer_state = true;
+    for (int k = 0; k < 3; k++) {
+        o.init = build_path(files[k]);
+        CHECK_OK(mgpu_trainer_new(&t, model, &o));
+        take_losses(t, parts + 3);
+        mgpu_trainer_free(t);
+        for (int i = 0; i < 6; i++)
+            CHECK_(parts[i] == whole[i], "%s, %s, step %d: %.17g, not %.17g", optimizer, files[k],
+                   i + 1, parts[i], whole[i]);
+    }
+}
+
+int main(void)
+{
+    tiny_begin();
+    build_begin();
+    test_keras();
+    test_init();
+    test_goes_on("adam,lr=0.1");
+    test_goes_on("adam,lr=0.1,amsgrad,decay=0.1,style=keras2");
+    test_goes_on("sgd,lr=0.1,momentum=0.9");
+    test_goes_on("sgd,lr=0.1,momentum=0.9,style=keras3");
+    test_goes_on("rmsprop,lr=0.01,momentum=0.5,centered");
+    test_goes_on("adagrad,lr=0.1");
+    build_end();
+    tiny_end();
+    return test_end();
+}

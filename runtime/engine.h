@@ -32,7 +32,8 @@ struct mgpu_engine_ops {
     int (*execute)(struct mgpu_engine *engine, struct mgpu_program *program,
                    const struct mgpu_execution *run);
 
-    /* Bytes [offset, offset + bytes) of a buffer, to the device and back. NULL: it is one memory. */
+    /* Bytes [offset, offset + bytes) of a buffer, to the device and back. NULL: it is one memory.
+     */
     int (*upload)(struct mgpu_engine *engine, enum mgpu_buffer buffer, int64_t offset,
                   int64_t bytes);
     int (*download)(struct mgpu_engine *engine, enum mgpu_buffer buffer, int64_t offset,

@@ -48,8 +48,8 @@ struct mgpu_options {
     const char *map;
     bool partial, skip_mismatch;
     bool optimizer_state; /* what it holds of an optimizer, too */
-    const char *like; /* a Keras file whose structure saved Keras files get */
-    bool by_order;    /* where names leave it open, layers go by order: init, and Keras 3 files */
+    const char *like;     /* a Keras file whose structure saved Keras files get */
+    bool by_order; /* where names leave it open, layers go by order: init, and Keras 3 files */
     const char *batch_norm, *bn_variance;
     const char *const *bn_momentum, *const *dropout;
     /* loss and optimizer */

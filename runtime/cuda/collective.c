@@ -93,8 +93,7 @@ static int gather(const struct meeting *m)
 static int set_done(const struct meeting *m, int i)
 {
     struct mgpu_gpu_bound *b = m->member[i]->now;
-    GPU_TRY(&m->all->gpu, cuEventRecord,
-            (b->event[instruction(m, i)->signal], stream(m, i)));
+    GPU_TRY(&m->all->gpu, cuEventRecord, (b->event[instruction(m, i)->signal], stream(m, i)));
     b->state[m->at[i]] = MGPU_GPU_STARTED;
     return 0;
 }

@@ -57,8 +57,8 @@ static int allocate(struct mgpu_engine *engine, const int64_t bytes[MGPU_BUFFERS
             MGPU_TRY(host_memory(rank, b, bytes[b] + STOP));
         host[b] = rank->host[b];
     }
-    rank->stop = (CUdeviceptr)rank->buffer[MGPU_BUFFER_RESULTS] +
-                 (CUdeviceptr)bytes[MGPU_BUFFER_RESULTS];
+    rank->stop =
+        (CUdeviceptr)rank->buffer[MGPU_BUFFER_RESULTS] + (CUdeviceptr)bytes[MGPU_BUFFER_RESULTS];
     rank->queue = (struct mgpu_gpu_queue){
         .gpu = &rank->all->gpu, .stream = rank->compute, .stop = rank->stop};
     return 0;
@@ -318,11 +318,8 @@ int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, int replicas, int place
     pthread_mutex_init(&all->lock, NULL);
     pthread_cond_init(&all->changed, NULL);
     for (int r = 0; r < all->count; r++) {
-        all->rank[r] = (struct mgpu_gpu_rank){.engine.ops = &ops,
-                                              .all = all,
-                                              .rank = r,
-                                              .replica = r / places,
-                                              .place = r % places};
+        all->rank[r] = (struct mgpu_gpu_rank){
+            .engine.ops = &ops, .all = all, .rank = r, .replica = r / places, .place = r % places};
         out[r] = &all->rank[r].engine;
     }
     for (int r = 0; r < all->count && rc == 0; r++)

@@ -48,9 +48,8 @@ int mgpu_gpu_alloc(const struct mgpu_gpu *gpu, CUdeviceptr *out, int64_t bytes, 
     size_t available = 0, total = 0;
     *out = 0;
     GPU_TRY(gpu, cuMemGetInfo, (&available, &total));
-    CUresult result = (uint64_t)bytes > available
-                          ? CUDA_ERROR_OUT_OF_MEMORY
-                          : gpu->cu.cuMemAlloc(out, (size_t)bytes + !bytes);
+    CUresult result = (uint64_t)bytes > available ? CUDA_ERROR_OUT_OF_MEMORY
+                                                  : gpu->cu.cuMemAlloc(out, (size_t)bytes + !bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         return mgpu_fail(MGPU_ENOMEM, "cuda:%d: %s needs %.1f MiB, %.1f of %.1f MiB are free",
                          gpu->index, what, (double)bytes / 0x1p20, (double)available / 0x1p20,

@@ -109,7 +109,8 @@ struct mgpu_gpu_kernel *mgpu_gpu_kernel_of(const struct mgpu_instruction *in)
 
 void mgpu_gpu_batch_add(struct mgpu_gpu_batch *batch, struct mgpu_gpu_kernel *kernel)
 {
-    batch->kernel = mgpu_grow(batch->kernel, (size_t)batch->count, sizeof(struct mgpu_gpu_kernel *));
+    batch->kernel =
+        mgpu_grow(batch->kernel, (size_t)batch->count, sizeof(struct mgpu_gpu_kernel *));
     batch->kernel[batch->count++] = kernel;
 }
 

@@ -1,5 +1,5 @@
-/* The kernels of a program on a GPU: made when nodes are prepared, compiled when a program is bound,
- * submitted when it runs.
+/* The kernels of a program on a GPU: made when nodes are prepared, compiled when a program is
+ * bound, submitted when it runs.
  */
 #ifndef MGPU_CUDA_KERNELS_H
 #define MGPU_CUDA_KERNELS_H

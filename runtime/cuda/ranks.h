@@ -19,8 +19,8 @@ struct mgpu_gpu_bound {
     struct mgpu_program *program;
     CUdeviceptr constants;
     int events, sums;
-    CUevent *event;             /* by event of the program */
-    enum mgpu_gpu_state *state; /* by instruction: communication in the run that goes on */
+    CUevent *event;              /* by event of the program */
+    enum mgpu_gpu_state *state;  /* by instruction: communication in the run that goes on */
     struct mgpu_gpu_kernel *sum; /* of all parts that are summed, one after the other */
     int *first_sum;              /* by instruction: where its parts begin */
     struct mgpu_gpu_kernel finite_loss, finite_gradients;

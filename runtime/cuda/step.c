@@ -249,8 +249,7 @@ static int capture(struct mgpu_gpu_ranks *all, CUgraphExec *exec)
     if (rc == 0)
         rc = mgpu_cuda_status(&all->gpu.cu, result, "cuStreamEndCapture");
     if (rc == 0)
-        rc = mgpu_cuda_status(&all->gpu.cu,
-                              all->gpu.cu.cuGraphInstantiateWithFlags(exec, graph, 0),
+        rc = mgpu_cuda_status(&all->gpu.cu, all->gpu.cu.cuGraphInstantiateWithFlags(exec, graph, 0),
                               "cuGraphInstantiate");
     if (graph)
         all->gpu.cu.cuGraphDestroy(graph);

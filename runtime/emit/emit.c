@@ -5,20 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct mgpu_emitter *const families[] = {mgpu_emit_pointwise,
-                                                      mgpu_emit_reduce,
-                                                      mgpu_emit_softmax,
-                                                      mgpu_emit_loss,
-                                                      mgpu_emit_normalize,
-                                                      mgpu_emit_movement,
-                                                      mgpu_emit_random,
-                                                      mgpu_emit_update,
-                                                      mgpu_emit_indexed,
-                                                      mgpu_emit_matmul,
-                                                      mgpu_emit_sort,
-                                                      mgpu_emit_resize,
-                                                      mgpu_emit_pool,
-                                                      NULL};
+static const struct mgpu_emitter *const families[] = {mgpu_emit_pointwise, mgpu_emit_reduce,
+                                                      mgpu_emit_softmax,   mgpu_emit_loss,
+                                                      mgpu_emit_normalize, mgpu_emit_movement,
+                                                      mgpu_emit_random,    mgpu_emit_update,
+                                                      mgpu_emit_indexed,   mgpu_emit_matmul,
+                                                      mgpu_emit_sort,      mgpu_emit_resize,
+                                                      mgpu_emit_pool,      NULL};
 
 /* Blocks of channels are the CPU's. */
 static bool all_plain(const struct mgpu_node *node)
@@ -94,9 +87,10 @@ static void begin_each(struct mgpu_writer *w, int64_t count, int parameters)
     const char *type = mgpu_place_type(count + THREADS);
     struct mgpu_emitted *e = w->result;
     e->parameters = parameters;
-    e->launch[e->launches++] = (struct mgpu_emit_launch){
-        .blocks = (count + THREADS - 1) / THREADS, .threads = THREADS};
-    mgpu_write(w, ")\n{\n    const %s i = (%s)blockIdx.x * %d + threadIdx.x;\n", type, type, THREADS);
+    e->launch[e->launches++] =
+        (struct mgpu_emit_launch){.blocks = (count + THREADS - 1) / THREADS, .threads = THREADS};
+    mgpu_write(w, ")\n{\n    const %s i = (%s)blockIdx.x * %d + threadIdx.x;\n", type, type,
+               THREADS);
     mgpu_write(w, "    if (i >= %lld)\n        return;\n", (long long)count);
 }
 

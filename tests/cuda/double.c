@@ -56,7 +56,7 @@ struct dag {
     struct node **node;
     struct set done;
     uint64_t emptied; /* how often: older events are over */
-    bool ended; /* a capture that is complete */
+    bool ended;       /* a capture that is complete */
 };
 
 struct CUstream_st {
@@ -248,8 +248,8 @@ static CUresult submit(CUstream s, const struct work *work, const struct accesse
 static void run_copy(const CUDA_MEMCPY2D *c)
 {
     for (size_t row = 0; row < c->Height; row++)
-        memcpy((char *)c->dstHost + row * c->dstPitch,
-               (const char *)c->srcHost + row * c->srcPitch, c->WidthInBytes);
+        memcpy((char *)c->dstHost + row * c->dstPitch, (const char *)c->srcHost + row * c->srcPitch,
+               c->WidthInBytes);
 }
 
 static void run_work(struct work *w)
@@ -451,14 +451,14 @@ static CUresult submit_copy(CUstream s, const CUDA_MEMCPY2D *c)
     struct work w = {.kind = COPY, .copy = *c};
     int64_t from = (int64_t)((c->Height - 1) * c->srcPitch + c->WidthInBytes);
     int64_t to = (int64_t)((c->Height - 1) * c->dstPitch + c->WidthInBytes);
-    struct accesses a = {.count = 2,
-                         .at = {{(CUdeviceptr)c->srcHost, from, false},
-                                {(CUdeviceptr)c->dstHost, to, true}}};
+    struct accesses a = {
+        .count = 2,
+        .at = {{(CUdeviceptr)c->srcHost, from, false}, {(CUdeviceptr)c->dstHost, to, true}}};
     if (c->dstPitch > c->WidthInBytes) { /* what lies between belongs to others: row by row */
         for (a.count = 1; a.count <= (int)c->Height && a.count < MOST_ACCESSES; a.count++)
-            a.at[a.count] = (struct mgpu_cuda_access){
-                (CUdeviceptr)c->dstHost + (CUdeviceptr)(a.count - 1) * c->dstPitch,
-                (int64_t)c->WidthInBytes, true};
+            a.at[a.count] = (struct mgpu_cuda_access){(CUdeviceptr)c->dstHost +
+                                                          (CUdeviceptr)(a.count - 1) * c->dstPitch,
+                                                      (int64_t)c->WidthInBytes, true};
     }
     return submit(s, &w, &a);
 }
@@ -820,8 +820,8 @@ static CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, 
     if (!f || y != 1 || z != 1 || ty != 1 || tz != 1 || shared || x == 0 || x > INT32_MAX ||
         threads == 0 || threads > 1024)
         return CUDA_ERROR_INVALID_VALUE;
-    w.launch = (struct mgpu_emit_launch){
-        .blocks = x, .threads = (int)threads, .together = f->together};
+    w.launch =
+        (struct mgpu_emit_launch){.blocks = x, .threads = (int)threads, .together = f->together};
     for (int i = 0; i < f->parameters; i++)
         w.pointer[i] = *(void **)parameters[i];
     LOCKED(submit(s, &w, &s->accesses));
@@ -865,7 +865,8 @@ static void make_library(void)
                 .op = mgpu_ops[i]->name, .name = "ref", .accepts = is_plain, .run = stand_in};
 }
 
-/* ---- The compiler: its machine code is the text ----------------------------------------------- */
+/* ---- The compiler: its machine code is the text -----------------------------------------------
+ */
 
 static nvrtcResult nvrtc_version(int *major, int *minor)
 {

@@ -37,8 +37,8 @@ struct double_calls {
 };
 struct double_calls double_count(void);
 
-/* From now on the wait for an event that is number `wait` (counted in double_calls) is forgotten; -1:
- * none. */
+/* From now on the wait for an event that is number `wait` (counted in double_calls) is forgotten;
+ * -1: none. */
 void double_drop_wait(int wait);
 
 /* From now on captures fail. */

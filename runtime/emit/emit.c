@@ -17,6 +17,7 @@ static const struct mgpu_emitter *const families[] = {mgpu_emit_pointwise,
                                                       mgpu_emit_matmul,
                                                       mgpu_emit_sort,
                                                       mgpu_emit_resize,
+                                                      mgpu_emit_pool,
                                                       NULL};
 
 /* Blocks of channels are the CPU's. */

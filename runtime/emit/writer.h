@@ -33,6 +33,7 @@ extern const struct mgpu_emitter mgpu_emit_indexed[];
 extern const struct mgpu_emitter mgpu_emit_matmul[];
 extern const struct mgpu_emitter mgpu_emit_sort[];
 extern const struct mgpu_emitter mgpu_emit_resize[];
+extern const struct mgpu_emitter mgpu_emit_pool[];
 
 void mgpu_write(struct mgpu_writer *w, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -44,9 +44,9 @@ arrows runtime/ref "$core|runtime/ref/|runtime/backend\.h"
 arrows runtime/cpu "$core|runtime/cpu/|runtime/ref/|runtime/backend\.h"
 arrows runtime/comm 'runtime/(base|comm)/'
 arrows runtime/compile "$core|runtime/(comm|compile)/|runtime/backend\.h"
-arrows runtime/executor "$core|runtime/(comm|compile|executor)/|runtime/cuda/cuda\.h"
+arrows runtime/executor "$core|runtime/(comm|compile|executor)/|runtime/(engine|cuda/cuda)\.h"
 arrows runtime/emit "$core|runtime/emit/"
-arrows runtime/cuda "$core|runtime/(emit|cuda)/"
+arrows runtime/cuda "$core|runtime/(comm|compile|emit|cuda)/|runtime/(backend|engine)\.h"
 arrows runtime/data 'runtime/(base|data)/'
 arrows runtime/train "$core|runtime/(data|train)/"
 arrows runtime/callbacks 'runtime/(base|callbacks)/'

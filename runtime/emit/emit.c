@@ -1,41 +1,64 @@
 #include "runtime/emit/emit.h"
 
+#include "runtime/emit/last.h"
 #include "runtime/emit/writer.h"
+#include "runtime/ops/reorder.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const struct mgpu_emitter *const families[] = {mgpu_emit_pointwise, mgpu_emit_reduce,
-                                                      mgpu_emit_softmax,   mgpu_emit_loss,
-                                                      mgpu_emit_normalize, mgpu_emit_movement,
-                                                      mgpu_emit_random,    mgpu_emit_update,
-                                                      mgpu_emit_indexed,   mgpu_emit_matmul,
-                                                      mgpu_emit_sort,      mgpu_emit_resize,
-                                                      mgpu_emit_pool,      NULL};
+static const struct mgpu_emitter *const families[] = {
+    mgpu_emit_pointwise, mgpu_emit_reduce,     mgpu_emit_softmax,
+    mgpu_emit_loss,      mgpu_emit_normalize,  mgpu_emit_movement,
+    mgpu_emit_random,    mgpu_emit_update,     mgpu_emit_indexed,
+    mgpu_emit_matmul,    mgpu_emit_sort,       mgpu_emit_resize,
+    mgpu_emit_pool,      mgpu_emit_batch_norm, NULL};
+static const struct mgpu_emitter *const know_last[] = {mgpu_emit_pool, mgpu_emit_batch_norm, NULL};
 
-/* Blocks of channels are the CPU's. */
-static bool all_plain(const struct mgpu_node *node)
+static const struct mgpu_emitter *find(const struct mgpu_emitter *const *list,
+                                       const struct mgpu_node *node)
 {
-    for (int i = 0; i < node->inputs; i++)
-        if (node->input[i] && node->input[i]->block)
-            return false;
-    for (int i = 0; i < node->outputs; i++)
-        if (node->output[i] && node->output[i]->block)
-            return false;
-    return true;
-}
-
-static const struct mgpu_emitter *find(const struct mgpu_node *node)
-{
-    for (int f = 0; families[f]; f++)
-        for (const struct mgpu_emitter *e = families[f]; e->op; e++)
+    for (int f = 0; list[f]; f++)
+        for (const struct mgpu_emitter *e = list[f]; e->op; e++)
             if (!strcmp(e->op, node->op->name) && (!e->accepts || e->accepts(node)))
                 return e;
     return NULL;
 }
 
+/* Whether any operand is in blocks; *last: those that are lie channels-last. */
+static bool has_blocks(const struct mgpu_node *node, bool *last)
+{
+    bool any = false;
+    *last = true;
+    for (int i = 0; i < node->inputs + node->outputs; i++) {
+        const struct mgpu_value *v =
+            i < node->inputs ? node->input[i] : node->output[i - node->inputs];
+        any = any || (v && v->block);
+        *last = *last && !(v && v->block && !mgpu_lies_last(v));
+    }
+    return any;
+}
+
+/* What makes the node's kernels, and the node as it sees it; NULL: nothing does. */
+static const struct mgpu_emitter *find_stated(const struct mgpu_node *node,
+                                              struct mgpu_restated *restated,
+                                              const struct mgpu_node **stated)
+{
+    bool last;
+    *stated = node;
+    if (!has_blocks(node, &last))
+        return find(families, node);
+    const struct mgpu_emitter *e = last ? find(know_last, node) : NULL;
+    if (e || !mgpu_restate(restated, node))
+        return e;
+    *stated = &restated->node;
+    return find(families, *stated);
+}
+
 bool mgpu_emit_knows(const char *op)
 {
+    if (!strcmp(op, mgpu_op_reorder.name)) /* a transposition (last.h) */
+        return true;
     for (int f = 0; families[f]; f++)
         for (const struct mgpu_emitter *e = families[f]; e->op; e++)
             if (!strcmp(e->op, op))
@@ -45,7 +68,44 @@ bool mgpu_emit_knows(const char *op)
 
 bool mgpu_emit_accepts(const struct mgpu_node *node)
 {
-    return all_plain(node) && find(node) != NULL;
+    struct mgpu_restated restated;
+    const struct mgpu_node *stated;
+    return find_stated(node, &restated, &stated) != NULL;
+}
+
+/* Images have the rank of the first input, or of the output of what broadcasts. */
+static bool is_image(const struct mgpu_node *node, const struct mgpu_value *v)
+{
+    int rank = node->input[0]->rank;
+    for (int i = 1; i < node->inputs; i++)
+        rank = node->input[i] && node->input[i]->rank > rank ? node->input[i]->rank : rank;
+    if (node->output[0] && node->output[0]->rank > rank)
+        rank = node->output[0]->rank;
+    return v && rank > 2 && v->rank == rank && !mgpu_lies_both(v);
+}
+
+bool mgpu_emit_channels_last(const struct mgpu_node *node, int *block)
+{
+    struct mgpu_value value[MGPU_MAX_INPUTS + MGPU_MAX_OUTPUTS];
+    struct mgpu_value *operand[MGPU_MAX_INPUTS + MGPU_MAX_OUTPUTS];
+    struct mgpu_node with = *node;
+    bool any = false;
+    if (node->inputs > MGPU_MAX_INPUTS || node->inputs == 0)
+        return false;
+    for (int i = 0; i < node->inputs + node->outputs; i++) {
+        const struct mgpu_value *v =
+            i < node->inputs ? node->input[i] : node->output[i - node->inputs];
+        operand[i] = v ? &value[i] : NULL;
+        block[i] = is_image(node, v) ? (int)v->dims[1].value : 0;
+        any = any || block[i];
+        if (v) {
+            value[i] = *v;
+            value[i].block = block[i];
+        }
+    }
+    with.input = operand;
+    with.output = operand + node->inputs;
+    return any && mgpu_emit_accepts(&with);
 }
 
 /* Whether an output has elements. */
@@ -71,10 +131,11 @@ void mgpu_emit(struct mgpu_emitted *out, const struct mgpu_node *node, const cha
     size_t size;
     struct mgpu_writer w;
     begin(&w, out, name, &size);
-    w.node = node;
     w.stops = stops;
+    struct mgpu_restated restated;
+    const struct mgpu_emitter *e = find_stated(node, &restated, &w.node);
     if (has_work(node))
-        find(node)->emit(&w);
+        e->emit(&w);
     fclose(w.out);
 }
 

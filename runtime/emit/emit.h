@@ -36,6 +36,10 @@ struct mgpu_emitted {
 bool mgpu_emit_knows(const char *op);
 bool mgpu_emit_accepts(const struct mgpu_node *node);
 
+/* Whether there are kernels for the node with its images channels-last: in blocks of all channels
+ * (graph.h). Then block[i] is what operand i (inputs, then outputs) must have. */
+bool mgpu_emit_channels_last(const struct mgpu_node *node, int *block);
+
 /* Makes the kernels of a node that is accepted, as functions NAME_0, NAME_1 ...; free with
  * mgpu_emitted_free. `stops`: each function takes one pointer more, to a u32, and does nothing
  * where that is not zero. */

@@ -181,12 +181,16 @@ static void emit_group_grad(struct mgpu_writer *w)
 }
 
 /* ---- batch_norm: a block for each channel, then every element ---------------------------------
- */
+ *
+ * Where neighbours are other channels, a thread for each channel and piece of its elements comes
+ * first: it leaves its sums behind the channels' two numbers in the workspace, and the block of a
+ * channel adds those up. */
 
-enum { BATCH_THREADS = 512 };
+enum { BATCH_THREADS = 512, MOST_COLUMNS = 1 << 18 };
 
 struct channels {
     int64_t channels, inner, count; /* count: elements of a channel */
+    int64_t pieces;                 /* of a channel whose elements lie apart; 0: they do not */
     const char *real, *suffix;
 };
 
@@ -200,15 +204,64 @@ static struct channels channels_of(const struct mgpu_node *node)
     for (int k = 2; k < x->rank; k++)
         c.inner *= x->dims[k].value;
     c.count = x->dims[0].value * c.inner;
+    if (x->block) /* channels-last */
+        c.inner = 1;
+    if (c.inner == 1) {
+        int64_t each = c.count / 16, most = MOST_COLUMNS / c.channels;
+        c.pieces = each < most ? each : most;
+        c.pieces = c.pieces < 1 ? 1 : c.pieces;
+    }
     return c;
+}
+
+/* `sums`: how many each piece of a channel leaves. */
+static void set_workspace(struct mgpu_writer *w, const struct channels *c, int sums)
+{
+    w->result->workspace = (2 + sums * c->pieces) * c->channels * real_size(w->node->input[0]);
 }
 
 /* Opens the kernel of a channel. */
 static void write_channel(struct mgpu_writer *w, const struct channels *c)
 {
-    w->result->workspace = 2 * c->channels * real_size(w->node->input[0]);
     mgpu_write_kernel(w, c->channels, BATCH_THREADS, true);
     mgpu_write(w, "    const u32 lane = blockIdx.x;\n");
+}
+
+/* Opens the kernel of a piece of channel `lane`. */
+static void write_piece(struct mgpu_writer *w, const struct channels *c)
+{
+    mgpu_write_kernel_each(w, c->channels * c->pieces);
+    mgpu_write(w, "    const u32 lane = i %% %lld;\n", (long long)c->channels);
+}
+
+/* The loop over its elements, which are at `at`. */
+static void write_piece_loop(struct mgpu_writer *w, const struct channels *c)
+{
+    mgpu_write(w, "    for (i64 at = i; at < %lld; at += %lld) {\n",
+               (long long)(c->count * c->channels), (long long)(c->pieces * c->channels));
+}
+
+/* Sum `k` of `sums` of a piece. */
+static void write_left(struct mgpu_writer *w, const struct channels *c, const char *place, int sums,
+                       int k)
+{
+    mgpu_write(w, "((%s *)work)[%lld + %d * (i64)%s + %d]", c->real, (long long)(2 * c->channels),
+               sums, place, k);
+}
+
+/* The sums of a channel's pieces so far, by name; the rest of the block adds up its own. */
+static void write_pieces(struct mgpu_writer *w, const struct channels *c, int sums,
+                         const char *const *name)
+{
+    mgpu_write(w, "    for (u32 c = threadIdx.x; c < %lld; c += %d) {\n", (long long)c->pieces,
+               BATCH_THREADS);
+    mgpu_write(w, "        const i64 piece = (i64)c * %lld + lane;\n", (long long)c->channels);
+    for (int k = 0; k < sums; k++) {
+        mgpu_write(w, "        %s += ", name[k]);
+        write_left(w, c, "piece", sums, k);
+        mgpu_write(w, ";\n");
+    }
+    mgpu_write(w, "    }\n");
 }
 
 /* The loop over a channel's elements, which are at `at`. */
@@ -269,31 +322,56 @@ static void write_arriving(struct mgpu_writer *w, const char *place)
                type_of(w->node->input[1]), place);
 }
 
+/* Opens the kernel of a channel with `name`, the mean of `term` over its elements x; before it,
+ * where there are pieces, their kernel. `before`: what the loop over elements needs. */
+static void write_sum(struct mgpu_writer *w, const struct channels *c, const char *name,
+                      const char *before, const char *term)
+{
+    const char *type = type_of(w->node->input[0]);
+    if (c->pieces) {
+        write_piece(w, c);
+        mgpu_write(w, "    %s%s sum = 0;\n", before, c->real);
+        write_piece_loop(w, c);
+        mgpu_write(w, "        const %s x = LOAD_%s(x0, at);\n        sum += %s;\n    }\n    ",
+                   c->real, type, term);
+        write_left(w, c, "i", 1, 0);
+        mgpu_write(w, " = sum;\n}\n");
+        write_channel(w, c);
+        mgpu_write(w, "    %s %s = 0;\n", c->real, name);
+        write_pieces(w, c, 1, &name);
+    } else {
+        write_channel(w, c);
+        mgpu_write(w, "    %s%s %s = 0;\n", before, c->real, name);
+        write_channel_loop(w, c);
+        mgpu_write(w, "        const %s x = LOAD_%s(x0, at);\n        %s += %s;\n    }\n", c->real,
+                   type, name, term);
+    }
+    mgpu_write(w, "    %s = block_add%s(%s) / %lld;\n", name, c->suffix, name, (long long)c->count);
+}
+
 static void emit_batch(struct mgpu_writer *w)
 {
     struct channels c = channels_of(w->node);
-    const char *type = type_of(w->node->input[0]);
-    write_channel(w, &c);
-    mgpu_write(w, "    %s mean = 0, variance = 0;\n", c.real);
-    write_channel_loop(w, &c);
-    mgpu_write(w, "        mean += LOAD_%s(x0, at);\n    }\n    mean = block_add%s(mean) / %lld;\n",
-               type, c.suffix, (long long)c.count);
-    write_channel_loop(w, &c);
-    mgpu_write(w, "        %s x = LOAD_%s(x0, at) - mean;\n        variance += x * x;\n    }\n",
-               c.real, type);
-    mgpu_write(w, "    variance = block_add%s(variance) / %lld;\n    if (threadIdx.x == 0) {\n",
-               c.suffix, (long long)c.count);
+    char before[96];
+    set_workspace(w, &c, 1);
+    write_sum(w, &c, "mean", "", "x");
+    mgpu_write(w, "    if (threadIdx.x == 0) {\n        ((%s *)work)[2 * lane] = mean;\n", c.real);
+    write_output(w, 1, "lane", "mean");
+    mgpu_write(w, "    }\n}\n");
+    snprintf(before, sizeof before, "const %s mean = ((%s *)work)[2 * lane];\n    ", c.real,
+             c.real);
+    write_sum(w, &c, "variance", before, "(x - mean) * (x - mean)");
     mgpu_write(w,
-               "        ((%s *)work)[2 * lane] = mean;\n        ((%s *)work)[2 * lane + 1] = 1 / "
+               "    if (threadIdx.x == 0) {\n        ((%s *)work)[2 * lane + 1] = 1 / "
                "sqrt%s(variance + ",
-               c.real, c.real, c.suffix);
+               c.real, c.suffix);
     write_epsilon(w);
     mgpu_write(w, ");\n");
-    write_output(w, 1, "lane", "mean");
     write_output(w, 2, "lane", "variance");
     mgpu_write(w, "    }\n}\n");
     write_elements(w, &c);
-    mgpu_write(w, "    %s y = (LOAD_%s(x0, i) - of[0]) * of[1] * ", c.real, type);
+    mgpu_write(w, "    %s y = (LOAD_%s(x0, i) - of[0]) * of[1] * ", c.real,
+               type_of(w->node->input[0]));
     write_or(w, 1, "lane", "1");
     mgpu_write(w, " + ");
     write_or(w, 2, "lane", "0");
@@ -311,20 +389,50 @@ static void write_statistics(struct mgpu_writer *w, const struct channels *c)
     mgpu_write(w, ");\n");
 }
 
-static void emit_batch_grad(struct mgpu_writer *w)
+/* dscale and dbias over a channel's elements in the loop that is open. */
+static void write_grad_sums(struct mgpu_writer *w, const struct channels *c)
 {
-    struct channels c = channels_of(w->node);
-    const char *type = type_of(w->node->input[0]);
-    write_channel(w, &c);
-    write_statistics(w, &c);
-    mgpu_write(w, "    %s dscale = 0, dbias = 0;\n", c.real);
-    write_channel_loop(w, &c);
-    mgpu_write(w, "        %s dy = ", c.real);
+    mgpu_write(w, "        %s dy = ", c->real);
     write_arriving(w, "at");
     mgpu_write(w,
                ";\n        dbias += dy;\n        dscale += dy * (LOAD_%s(x0, at) - mean) * "
                "inverse;\n    }\n",
-               type);
+               type_of(w->node->input[0]));
+}
+
+static void write_grad_channel(struct mgpu_writer *w, const struct channels *c)
+{
+    static const char *const names[] = {"dscale", "dbias"};
+    if (c->pieces) {
+        write_piece(w, c);
+        write_statistics(w, c);
+        mgpu_write(w, "    %s dscale = 0, dbias = 0;\n", c->real);
+        write_piece_loop(w, c);
+        write_grad_sums(w, c);
+        for (int k = 0; k < 2; k++) {
+            mgpu_write(w, "    ");
+            write_left(w, c, "i", 2, k);
+            mgpu_write(w, " = %s;\n", names[k]);
+        }
+        mgpu_write(w, "}\n");
+    }
+    write_channel(w, c);
+    write_statistics(w, c);
+    mgpu_write(w, "    %s dscale = 0, dbias = 0;\n", c->real);
+    if (c->pieces) {
+        write_pieces(w, c, 2, names);
+    } else {
+        write_channel_loop(w, c);
+        write_grad_sums(w, c);
+    }
+}
+
+static void emit_batch_grad(struct mgpu_writer *w)
+{
+    struct channels c = channels_of(w->node);
+    const char *type = type_of(w->node->input[0]);
+    set_workspace(w, &c, 2);
+    write_grad_channel(w, &c);
     mgpu_write(w,
                "    dscale = block_add%s(dscale);\n    dbias = block_add%s(dbias);\n    if "
                "(threadIdx.x == 0) {\n",
@@ -349,6 +457,10 @@ static void emit_batch_grad(struct mgpu_writer *w)
 const struct mgpu_emitter mgpu_emit_normalize[] = {
     {"group_norm", accepts, emit_group},
     {"group_norm_grad", accepts, emit_group_grad},
+    {NULL, NULL, NULL},
+};
+
+const struct mgpu_emitter mgpu_emit_batch_norm[] = {
     {"batch_norm", accepts, emit_batch},
     {"batch_norm_grad", accepts, emit_batch_grad},
     {NULL, NULL, NULL},

@@ -19,9 +19,9 @@ struct pool {
 static struct pool pool_of(const struct mgpu_node *node)
 {
     const struct mgpu_pool_attrs *a = node->attrs;
-    const struct mgpu_value *x = node->input[0];
-    struct pool p = {.counts_padding = a->count_include_pad,
-                     .step = x->block ? x->dims[1].value : 1};
+    const struct mgpu_value *x = node->input[0], *y = node->output[0];
+    bool last = x->block || (y && y->block);
+    struct pool p = {.counts_padding = a->count_include_pad, .step = last ? x->dims[1].value : 1};
     int64_t most = 0;
     for (int k = 0; k < AXES; k++) {
         int64_t i = k + a->spatial - AXES;

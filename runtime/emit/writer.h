@@ -36,6 +36,10 @@ extern const struct mgpu_emitter mgpu_emit_sort[];
 extern const struct mgpu_emitter mgpu_emit_resize[];
 extern const struct mgpu_emitter mgpu_emit_pool[];
 
+/* These know images that lie channels-last; the others get plain nodes. */
+extern const struct mgpu_emitter mgpu_emit_pool[];
+extern const struct mgpu_emitter mgpu_emit_batch_norm[];
+
 void mgpu_write(struct mgpu_writer *w, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

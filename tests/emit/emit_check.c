@@ -38,6 +38,7 @@ struct made {
     const struct mgpu_node *node;
     struct mgpu_emitted emitted;
     char name[24];
+    bool last; /* its images lie channels-last */
 };
 
 struct table {
@@ -65,20 +66,48 @@ static struct judged *judge(const struct mgpu_check *check, enum mgpu_dtype type
     return j;
 }
 
+static void emit_node(struct table *t, struct judged *j, const struct mgpu_node *node, bool last,
+                      FILE *text, FILE *calls)
+{
+    t->node = mgpu_grow(t->node, (size_t)t->nodes, sizeof *t->node);
+    struct made *m = &t->node[t->nodes++];
+    *m = (struct made){.row = j, .node = node, .last = last};
+    snprintf(m->name, sizeof m->name, "n%d", t->nodes);
+    mgpu_emit(&m->emitted, node, m->name, false);
+    fprintf(text, "\n/* %s: %s of %s */%s", j->name, node->op->name, mgpu_dtype_name(j->type),
+            m->emitted.text);
+    emulate_write_calls(calls, &m->emitted, m->name);
+}
+
+/* The node with its images channels-last; NULL: there are no kernels for that. */
+static const struct mgpu_node *with_last(struct mgpu_graph *g, const struct mgpu_node *node)
+{
+    int block[MGPU_MAX_INPUTS + MGPU_MAX_OUTPUTS], count = node->inputs + node->outputs;
+    if (!mgpu_emit_channels_last(node, block))
+        return NULL;
+    struct mgpu_node *to = mgpu_arena_copy(g->arena, node, sizeof *node);
+    to->input = MGPU_NEW_ARRAY(g->arena, struct mgpu_value *, count);
+    to->output = to->input + node->inputs;
+    for (int i = 0; i < count; i++) {
+        const struct mgpu_value *v =
+            i < node->inputs ? node->input[i] : node->output[i - node->inputs];
+        to->input[i] = v ? mgpu_arena_copy(g->arena, v, sizeof *v) : NULL;
+        if (v)
+            to->input[i]->block = block[i];
+    }
+    return to;
+}
+
 static void emit_row(struct table *t, struct judged *j, FILE *text, FILE *calls)
 {
     for (int k = 0; k < j->c.graph->node_count; k++) {
-        const struct mgpu_node *node = j->c.graph->nodes[k];
+        const struct mgpu_node *node = j->c.graph->nodes[k], *last;
         if (!mgpu_emit_accepts(node))
             continue;
-        t->node = mgpu_grow(t->node, (size_t)t->nodes, sizeof *t->node);
-        struct made *m = &t->node[t->nodes++];
-        *m = (struct made){.row = j, .node = node};
-        snprintf(m->name, sizeof m->name, "n%d", t->nodes);
-        mgpu_emit(&m->emitted, node, m->name, false);
-        fprintf(text, "\n/* %s: %s of %s */%s", j->name, node->op->name, mgpu_dtype_name(j->type),
-                m->emitted.text);
-        emulate_write_calls(calls, &m->emitted, m->name);
+        emit_node(t, j, node, false, text, calls);
+        last = with_last(j->c.graph, node);
+        if (last)
+            emit_node(t, j, last, true, text, calls);
     }
 }
 
@@ -156,6 +185,21 @@ static double limit_of(enum mgpu_dtype type)
                                    : 1e-5;
 }
 
+/* The contents of a plain [N,C,S...] as v lies. */
+static void *laid(const struct mgpu_value *v, const void *plain)
+{
+    size_t size = mgpu_dtype_size(v->type), count = (size_t)mgpu_value_count(v);
+    size_t C = v->block ? (size_t)v->block : 1, places = 1;
+    char *to = mgpu_xcalloc(count + 1, size);
+    for (int k = 2; k < v->rank && v->block; k++)
+        places *= (size_t)v->dims[k].value;
+    for (size_t i = 0; i < count; i++) {
+        size_t n = i / (C * places), c = i / places % C, s = i % places;
+        memcpy(to + ((n * places + s) * C + c) * size, (const char *)plain + i * size, size);
+    }
+    return to;
+}
+
 /* One run of a node on buffers of its own. */
 struct buffers {
     int count;
@@ -183,11 +227,12 @@ static void buffers_init(struct buffers *b, struct made *m, bool in_place, void 
     *b = (struct buffers){0};
     for (int i = 0; i < node->inputs; i++) {
         at[i] = b->count;
-        if (node->input[i])
-            add_buffer(b, node->input[i], mgpu_value_bytes(node->input[i]),
-                       mgpu_run_data(&m->row->run, node->input[i]), false);
-        if (node->input[i])
-            pointers[n++] = b->data[at[i]];
+        if (!node->input[i])
+            continue;
+        void *contents = laid(node->input[i], mgpu_run_data(&m->row->run, node->input[i]));
+        add_buffer(b, node->input[i], mgpu_value_bytes(node->input[i]), contents, false);
+        free(contents);
+        pointers[n++] = b->data[at[i]];
     }
     for (int i = 0; i < node->outputs; i++) {
         const struct mgpu_value *v = node->output[i];
@@ -222,10 +267,12 @@ static const char *check_buffers(struct made *m, const struct buffers *b)
             return "writes past an operand";
         if (!v)
             continue;
-        const void *want = mgpu_run_data(&m->row->run, v);
-        if (!b->written[i] && memcmp(b->data[i], want, (size_t)b->bytes[i]))
-            return "writes to an input";
+        void *want = laid(v, mgpu_run_data(&m->row->run, v));
+        bool same = !memcmp(b->data[i], want, (size_t)b->bytes[i]);
         double error = kernel_norm_error(v, b->data[i], want);
+        free(want);
+        if (!b->written[i] && !same)
+            return "writes to an input";
         snprintf(text, sizeof text, "is off by %.3g", error);
         if (b->written[i] && !(error <= fmax(limit_of(v->type), limit_of(m->row->type))))
             return text;
@@ -260,8 +307,9 @@ static int run_table(struct table *t, const char *text, bool quiet)
             const char *wrong = run_made(e, m, (enum emulate_order)order);
             failed += wrong != NULL;
             if (!quiet)
-                CHECK_(!wrong, "%s: %s of %s%s: %s", m->row->name, m->node->op->name,
-                       mgpu_dtype_name(m->row->type), orders[order], wrong);
+                CHECK_(!wrong, "%s: %s of %s%s%s: %s", m->row->name, m->node->op->name,
+                       mgpu_dtype_name(m->row->type), m->last ? " channels-last" : "",
+                       orders[order], wrong);
         }
     emulate_close(e);
     return failed;

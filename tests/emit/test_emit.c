@@ -8,6 +8,7 @@
 #include "runtime/ops/movement.h"
 #include "runtime/ops/pointwise.h"
 #include "runtime/ops/reduce.h"
+#include "runtime/ops/reorder.h"
 #include "runtime/ops/softmax.h"
 #include "runtime/ops/update.h"
 #include "tests/emit/emit_check.h"
@@ -158,6 +159,49 @@ static void check_damages(void)
     }
 }
 
+/* ---- Layouts ----------------------------------------------------------------------------------
+ */
+
+/* To channels-last and back. */
+static void check_reorder(void)
+{
+    enum { N = 2, C = 3, PLACES = 20, COUNT = N * C * PLACES };
+    struct mgpu_graph *g = mgpu_graph_new();
+    struct mgpu_dim dims[] = {mgpu_dim_const(N), mgpu_dim_const(C), mgpu_dim_const(4),
+                              mgpu_dim_const(5)};
+    struct mgpu_value *v[3] = {mgpu_graph_input(g, "x", MGPU_FLOAT, 4, dims)};
+    float data[3][COUNT];
+    char *text, *calls;
+    size_t size[2];
+    struct mgpu_emitted emitted[2];
+    struct emulated *e;
+    FILE *kernels = open_memstream(&text, &size[0]), *out = open_memstream(&calls, &size[1]);
+    for (int i = 0; i < 2; i++) {
+        struct mgpu_reorder_attrs attrs = {i == 0 ? C : 0};
+        const char *name = i == 0 ? "forth" : "back";
+        CHECK_OK(mgpu_graph_node(g, &mgpu_op_reorder, &attrs, 1, &v[i], 1, &v[i + 1]));
+        CHECK(mgpu_emit_accepts(v[i + 1]->producer));
+        mgpu_emit(&emitted[i], v[i + 1]->producer, name, false);
+        fputs(emitted[i].text, kernels);
+        emulate_write_calls(out, &emitted[i], name);
+    }
+    fclose(kernels);
+    fclose(out);
+    for (int i = 0; i < COUNT; i++)
+        data[0][i] = (float)i;
+    CHECK_OK(emulate_open(&e, text, calls));
+    CHECK_OK(emulate_run(e, &emitted[0], "forth", (void *[]){data[0], data[1]}, EMULATE_SHUFFLED));
+    CHECK_OK(emulate_run(e, &emitted[1], "back", (void *[]){data[1], data[2]}, EMULATE_SHUFFLED));
+    CHECK(data[1][1] == PLACES && data[1][C] == 1 && data[1][C * PLACES] == C * PLACES);
+    CHECK(!memcmp(data[0], data[2], sizeof data[0]));
+    emulate_close(e);
+    for (int i = 0; i < 2; i++)
+        mgpu_emitted_free(&emitted[i]);
+    free(text);
+    free(calls);
+    mgpu_graph_free(g);
+}
+
 /* ---- Operators ------------------------------------------------------------------------------- */
 
 /* What other libraries will run, what needs several ranks, and what nobody has written yet. */
@@ -165,10 +209,6 @@ static const char *const without[] = {
     "conv",
     "conv_grad_input",
     "conv_grad_weight",
-    "max_pool",
-    "max_pool_grad",
-    "average_pool",
-    "average_pool_grad",
     "rnn",
     "rnn_grad",
     "det",
@@ -176,7 +216,6 @@ static const char *const without[] = {
     "grid_sample",
     "grid_sample_data",
     "grid_sample_grid",
-    "reorder",
     "all_reduce",
     "all_gather",
     "reduce_scatter",
@@ -210,7 +249,9 @@ int main(void)
     }
     check_optimizers();
     CHECK(emit_check(others, false) == 0);
-    if (!emit_check_wanted()) /* else the rows alone */
+    if (!emit_check_wanted()) { /* else the rows alone */
         check_damages();
+        check_reorder();
+    }
     return test_end();
 }

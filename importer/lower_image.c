@@ -79,7 +79,10 @@ static int read_axes(struct mgpu_lower *l, const struct mgpu_value *x, struct re
 static int set_size(struct resize *r, const struct mgpu_value *x, int64_t axis, double scale,
                     struct mgpu_dim size)
 {
-    if (!(scale > 0) || size.value < 1 || size.value > INT32_MAX)
+    bool empty = x->dims[axis].value == 0 && size.value == 0; /* stays so, whatever the scale */
+    if (empty)
+        scale = 1;
+    if (!(scale > 0) || size.value < !empty || size.value > INT32_MAX)
         return mgpu_fail(MGPU_EINVALID, "axis %" PRId64 " of size %" PRId64 " times %g", axis,
                          x->dims[axis].value, scale);
     r->attrs.scale[axis] = scale;

@@ -79,6 +79,26 @@ static int64_t bytes_of(const struct mgpu_collective *op)
     return op->part[0].count * (int64_t)mgpu_dtype_size(op->type);
 }
 
+/* The computation that an instruction of communication waits for; -1: none. */
+static int awaited(const struct mgpu_program *p, const struct mgpu_instruction *in, int i)
+{
+    int k = p->setter[in->wait[i]];
+    return k >= 0 && p->instruction[k].queue == MGPU_QUEUE_COMPUTE ? in->wait[i] : -1;
+}
+
+/* A member's stream goes on when what it computed before it came here is done, no later. */
+static int come(const struct meeting *m, int i)
+{
+    const struct mgpu_gpu_bound *b = m->member[i]->now;
+    const struct mgpu_instruction *in = instruction(m, i);
+    for (int w = 0; w < in->waits; w++) {
+        int event = awaited(b->program, in, w);
+        if (event >= 0)
+            GPU_TRY(&m->all->gpu, cuStreamWaitEvent, (stream(m, i), b->event[event], 0));
+    }
+    return 0;
+}
+
 /* The first member's stream goes on when all are here. */
 static int gather(const struct meeting *m)
 {
@@ -201,6 +221,8 @@ static int submit_collective(const struct meeting *m)
             return mgpu_fail(MGPU_EINTERNAL, "ranks %d and %d meet in different operations",
                              m->member[0]->rank, m->member[i]->rank);
     }
+    for (int i = 0; i < m->members; i++)
+        MGPU_TRY(come(m, i));
     if (sums(first->kind))
         MGPU_TRY(clear_absent(m));
     MGPU_TRY(gather(m));
@@ -217,6 +239,8 @@ static int submit_pair(const struct meeting *m, int from, int to)
     const struct mgpu_gpu *gpu = &m->all->gpu;
     CUevent sent = m->member[from]->arrived[m->group], taken = m->member[to]->answered[m->group];
     const struct mgpu_instruction *in = instruction(m, to);
+    MGPU_TRY(come(m, from));
+    MGPU_TRY(come(m, to));
     GPU_TRY(gpu, cuEventRecord, (sent, stream(m, from)));
     GPU_TRY(gpu, cuStreamWaitEvent, (stream(m, to), sent, 0));
     MGPU_TRY(copy(m, to, in->part[0].data, instruction(m, from)->part[0].data,
@@ -274,12 +298,16 @@ static int submit_any(struct meeting *m)
 
 int mgpu_gpu_post(struct mgpu_gpu_rank *rank, int k)
 {
-    const struct mgpu_gpu *gpu = &rank->all->gpu;
-    struct meeting m = {.all = rank->all, .group = rank->now->program->instruction[k].group};
+    struct mgpu_gpu_bound *b = rank->now;
+    const struct mgpu_instruction *in = &b->program->instruction[k];
+    struct meeting m = {.all = rank->all, .group = in->group};
     int more = 1;
-    GPU_TRY(gpu, cuEventRecord, (rank->here, rank->compute));
-    GPU_TRY(gpu, cuStreamWaitEvent, (rank->communicate[m.group], rank->here, 0));
-    rank->now->state[k] = MGPU_GPU_POSTED;
+    for (int w = 0; w < in->waits; w++) {
+        int event = awaited(b->program, in, w);
+        if (event >= 0)
+            GPU_TRY(&rank->all->gpu, cuEventRecord, (b->event[event], rank->compute));
+    }
+    b->state[k] = MGPU_GPU_POSTED;
     m.members = mgpu_gpu_members(rank->all, m.group, m.member);
     while (more > 0)
         more = submit_any(&m);

@@ -36,7 +36,7 @@ static int host_memory(struct mgpu_gpu_rank *rank, int b, int64_t bytes)
     return 0;
 }
 
-/* One block of the GPU holds it all; `stop` stands behind the results. */
+/* One block of the GPU holds it all: `stop` stands behind the results, activations at the end. */
 static int allocate(struct mgpu_engine *engine, const int64_t bytes[MGPU_BUFFERS],
                     void *host[MGPU_BUFFERS])
 {
@@ -51,6 +51,7 @@ static int allocate(struct mgpu_engine *engine, const int64_t bytes[MGPU_BUFFERS
     }
     MGPU_TRY(mgpu_gpu_alloc(&rank->all->gpu, &rank->memory, size,
                             "weights, gradients, optimizer state and activations"));
+    GPU_TRY(&rank->all->gpu, cuMemsetD8, (rank->memory, 0, (size_t)offset[MGPU_BUFFER_ARENA]));
     for (int b = 0; b < MGPU_BUFFER_CONSTANTS; b++) {
         rank->buffer[b] = (void *)(rank->memory + (CUdeviceptr)offset[b]);
         if (b != MGPU_BUFFER_ARENA)

@@ -54,9 +54,7 @@ int mgpu_gpu_alloc(const struct mgpu_gpu *gpu, CUdeviceptr *out, int64_t bytes, 
         return mgpu_fail(MGPU_ENOMEM, "cuda:%d: %s needs %.1f MiB, %.1f of %.1f MiB are free",
                          gpu->index, what, (double)bytes / 0x1p20, (double)available / 0x1p20,
                          (double)total / 0x1p20);
-    MGPU_TRY(mgpu_cuda_status(&gpu->cu, result, "cuMemAlloc"));
-    GPU_TRY(gpu, cuMemsetD8, (*out, 0, (size_t)bytes));
-    return 0;
+    return mgpu_cuda_status(&gpu->cu, result, "cuMemAlloc");
 }
 
 int mgpu_gpu_load(struct mgpu_gpu *gpu, const char *text, CUmodule *out)

@@ -25,7 +25,7 @@ void mgpu_gpu_close(struct mgpu_gpu *gpu);
 /* Makes its context the calling thread's. */
 int mgpu_gpu_enter(const struct mgpu_gpu *gpu);
 
-/* Zeroed memory; MGPU_ENOMEM with what is needed and what is free. */
+/* Memory, with anything in it; MGPU_ENOMEM says what is needed and what is free. */
 int mgpu_gpu_alloc(const struct mgpu_gpu *gpu, CUdeviceptr *out, int64_t bytes, const char *what);
 
 /* The module of these kernels (runtime/emit), compiled where it is not there yet. */

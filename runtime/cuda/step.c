@@ -256,6 +256,17 @@ static int capture(struct mgpu_gpu_ranks *all, CUgraphExec *exec)
     return rc;
 }
 
+/* After a failure: what was submitted ends before its memory goes. */
+static void settle(struct mgpu_gpu_ranks *all)
+{
+    for (int r = 0; r < all->count; r++)
+        for (int g = -1; g <= all->places; g++) {
+            CUstream s = g < 0 ? all->rank[r].compute : all->rank[r].communicate[g];
+            if (s)
+                all->gpu.cu.cuStreamSynchronize(s);
+        }
+}
+
 /* The first time runs without a graph: what is loaded then need not be captured. */
 static int run(struct mgpu_gpu_ranks *all)
 {
@@ -348,10 +359,14 @@ void mgpu_gpu_step(struct mgpu_gpu_ranks *all)
     int rc = mgpu_gpu_enter(&all->gpu);
     if (rc == 0)
         rc = run(all);
+    if (rc < 0)
+        settle(all);
     for (int r = 0; r < all->count; r++) {
         struct mgpu_gpu_rank *rank = &all->rank[r];
         rank->rc = rc < 0 ? rc : judge(rank);
-        if (rank->rc < 0)
+        if (rank->rc < 0 && (rc == 0 || r == 0))
             snprintf(rank->text, sizeof rank->text, "%s", mgpu_error());
+        else if (rank->rc < 0)
+            memcpy(rank->text, all->rank[0].text, sizeof rank->text);
     }
 }

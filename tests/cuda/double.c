@@ -5,6 +5,7 @@
 #include "runtime/cuda/api.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/emit/emit.h"
+#include "runtime/executor/devices.h"
 #include "runtime/ref/ref.h"
 #include "tests/emit/emulate.h"
 
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_NODES = 8192, WORDS = MOST_NODES / 64, MOST_ACCESSES = 96 };
+enum { MOST_NODES = 16384, WORDS = MOST_NODES / 64, MOST_ACCESSES = 96 };
 
 /* ---- Nodes ----------------------------------------------------------------------------------- */
 
@@ -82,6 +83,8 @@ struct function {
 };
 
 struct module {
+    char *text;
+    struct module *next; /* of those that were made: equal texts are compiled once */
     struct emulated *library;
     struct function *functions;
 };
@@ -100,6 +103,7 @@ static struct {
     struct dag now;
     struct CUstream_st *streams;
     struct dag *graphs[256];
+    struct module *modules;
     int graph_count, alive; /* alive: what was made and not freed */
     struct block *blocks;
     uint64_t seed;
@@ -419,9 +423,18 @@ static CUresult mem_alloc(CUdeviceptr *out, size_t bytes)
                                          : allocate((void **)out, bytes, false));
 }
 
+/* Freeing waits for the GPU. */
+static CUresult wait_and_free(void *at)
+{
+    struct set all;
+    memset(&all, 0xff, sizeof all);
+    run_set(&all);
+    return release(at);
+}
+
 static CUresult mem_free(CUdeviceptr at)
 {
-    LOCKED(release((void *)at));
+    LOCKED(wait_and_free((void *)at));
 }
 
 static CUresult host_alloc(void **out, size_t bytes)
@@ -772,7 +785,18 @@ static CUresult module_load(CUmodule *out, const void *image)
     static const char mark[] = "KERNEL(";
     char *calls;
     size_t size;
-    struct module *m = mgpu_xcalloc(1, sizeof *m);
+    struct module *m = gpu.modules;
+    gpu.calls.allocations++;
+    gpu.alive++;
+    while (m && strcmp(m->text, image))
+        m = m->next;
+    *out = (CUmodule)m;
+    if (m)
+        return CUDA_SUCCESS;
+    m = mgpu_xcalloc(1, sizeof *m);
+    m->text = mgpu_xstrdup(image);
+    m->next = gpu.modules;
+    gpu.modules = m;
     FILE *to = open_memstream(&calls, &size);
     for (const char *at = image; (at = strstr(at, mark)); at += sizeof mark - 1)
         add_function(m, at + sizeof mark - 1, to);
@@ -781,23 +805,30 @@ static CUresult module_load(CUmodule *out, const void *image)
     free(calls);
     if (rc < 0)
         complain("%s", mgpu_error());
-    gpu.calls.allocations++;
-    gpu.alive++;
     *out = (CUmodule)m;
     return rc < 0 ? CUDA_ERROR_INVALID_IMAGE : CUDA_SUCCESS;
 }
 
 static CUresult module_unload(CUmodule module)
 {
-    struct module *m = (struct module *)module;
-    emulate_close(m->library);
-    for (struct function *f = m->functions, *next; f; f = next) {
-        next = f->next;
-        free(f);
-    }
-    free(m);
+    (void)module;
     gpu.alive--;
     return CUDA_SUCCESS;
+}
+
+static void free_modules(void)
+{
+    for (struct module *m = gpu.modules, *next; m; m = next) {
+        next = m->next;
+        emulate_close(m->library);
+        for (struct function *f = m->functions, *other; f; f = other) {
+            other = f->next;
+            free(f);
+        }
+        free(m->text);
+        free(m);
+    }
+    gpu.modules = NULL;
 }
 
 static CUresult module_function(CUfunction *out, CUmodule module, const char *name)
@@ -1007,8 +1038,35 @@ void double_end(void)
     for (int i = 0; i < gpu.graph_count; i++)
         free(gpu.graphs[i]);
     gpu.graph_count = 0;
+    free_modules();
     if (gpu.alive || gpu.blocks)
         complain("%d things and %s memory were not freed", gpu.alive, gpu.blocks ? "some" : "no");
+}
+
+bool double_wanted(void)
+{
+    const char *check = getenv("MGPU_CHECK");
+    if (!check || strcmp(check, "double"))
+        return false;
+    if (!double_possible()) {
+        fprintf(stderr, "skipped: no C compiler, or the thread sanitizer\n");
+        exit(77);
+    }
+    double_begin(1, INT64_C(1) << 30);
+    return true;
+}
+
+const char *double_devices(char list[1024], const char *devices)
+{
+    struct mgpu_rank_device *d;
+    int count = 0;
+    if (!devices || mgpu_devices_parse(&d, &count, devices, 0) < 0)
+        return devices;
+    *list = 0;
+    for (int i = 0; i < count; i++)
+        snprintf(list + strlen(list), 1024 - strlen(list), "%scuda:0", i ? "," : "");
+    free(d);
+    return list;
 }
 
 int double_complaints(void)

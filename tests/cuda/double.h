@@ -22,6 +22,12 @@ bool double_possible(void);
 void double_begin(int gpus, int64_t bytes);
 void double_end(void);
 
+/* MGPU_CHECK=double in the environment: CPU ranks of the tests' small runs (tiny.h) are those of
+ * such a GPU. double_wanted begins it, and ends the program with 77 (skipped) where that cannot be;
+ * double_devices gives a list with as many ranks; NULL stays NULL. */
+bool double_wanted(void);
+const char *double_devices(char list[1024], const char *devices);
+
 /* What was wrong so far: races, calls that a capture forbids, memory that is not there, and things
  * that were not freed by double_end. The first one's text. */
 int double_complaints(void);

@@ -1,0 +1,288 @@
+/* What the ranks of a GPU submit: ordered by events, captured as a graph, without allocations; and
+ * what is wrong with it is found out (double.h). */
+#include "runtime/cuda/ranks.h"
+#include "runtime/facade/facade.h"
+#include "tests/cuda/double.h"
+#include "tests/support/tiny.h"
+#include "tests/test.h"
+
+enum { STEPS = 4, SAMPLES = 12 };
+
+static const char *const two = "cuda:0,cuda:0";
+static const struct tiny_weight weights[] = {{"a", 12}, {"b", 12}, {"c", 12}};
+static const char *model;
+
+static struct mgpu_options options(const char *devices)
+{
+    struct mgpu_options o = MGPU_OPTIONS;
+    int64_t label[SAMPLES], n = SAMPLES;
+    for (int i = 0; i < SAMPLES; i++)
+        label[i] = i % 3;
+    o.data = tiny_list(tiny_noise("x", 7, 2, (int64_t[]){SAMPLES, 4}),
+                       tiny_data("label", MGPU_INT64, 1, &n, label), NULL);
+    o.loss = tiny_list("cross_entropy", NULL);
+    o.optimizer = "adam,lr=0.1";
+    o.clip_norm = 1;
+    o.batch = SAMPLES;
+    o.epochs = STEPS;
+    o.shuffle = false;
+    o.devices = devices;
+    o.strategy = "data";
+    return o;
+}
+
+static struct mgpu_gpu_ranks *ranks_of(struct mgpu_trainer *t)
+{
+    return ((struct mgpu_gpu_rank *)mgpu_team_rank(t->team, 0)->engine)->all;
+}
+
+static void check_right(const char *what, const struct tiny_result *got)
+{
+    struct tiny_result want;
+    struct mgpu_options o = options("cpu:0");
+    tiny_train(&want, model, &o, weights, 3);
+    CHECK_(tiny_difference(got, &want) < 1e-5, "%s: off by %.1e (%s)", what,
+           tiny_difference(got, &want), got->error);
+}
+
+/* ---- As it should be ------------------------------------------------------------------------- */
+
+static void test_ranks(const char *devices)
+{
+    struct tiny_result got;
+    struct mgpu_options o = options(devices);
+    tiny_train(&got, model, &o, weights, 3);
+    check_right(devices, &got);
+    CHECK_(!double_complaints(), "%s: %s", devices, double_complaint());
+}
+
+/* The first step is submitted call by call, the second captured; from then on a step is one launch.
+ */
+static void test_graph(void)
+{
+    struct mgpu_trainer *t;
+    struct mgpu_step_result s;
+    struct double_calls before = {0}, after;
+    struct mgpu_options o = options(two);
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    for (int i = 0; i < STEPS; i++) {
+        before = double_count();
+        CHECK(mgpu_step(t, &s) == 1);
+        after = double_count();
+        CHECK(after.launched - before.launched == (i > 0));
+        CHECK((after.submitted == before.submitted) == (i > 0));
+        CHECK(after.allocations == before.allocations);
+    }
+    CHECK(ranks_of(t)->graphs == 1);
+    mgpu_trainer_free(t);
+}
+
+static int notes;
+
+static void count_note(void *context, const char *text)
+{
+    (void)context;
+    notes += strstr(text, "cannot be captured") != NULL;
+}
+
+static void test_no_capture(void)
+{
+    struct tiny_result got;
+    struct mgpu_options o = options(two);
+    int launched = double_count().launched;
+    mgpu_set_note(count_note, NULL);
+    double_no_capture(true);
+    tiny_train(&got, model, &o, weights, 3);
+    double_no_capture(false);
+    mgpu_set_note(NULL, NULL);
+    check_right("without capture", &got);
+    CHECK(notes == 1 && double_count().launched == launched);
+    CHECK_(!double_complaints(), "%s", double_complaint());
+}
+
+/* ---- Broken on purpose ----------------------------------------------------------------------- */
+
+/* The last of `steps` steps without one of its waits (-1: with all); how many it has. Whether that
+ * was found out: by a complaint, or where the host reads too early by a wrong number. */
+static int step_without(int wait, int steps, double *loss, bool *found)
+{
+    struct mgpu_trainer *t;
+    struct mgpu_step_result s = {0};
+    struct mgpu_options o = options(two);
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    double_forget();
+    int first = double_count().waits;
+    for (int i = 1; i <= steps; i++) {
+        first = double_count().waits;
+        double_drop_wait(i == steps && wait >= 0 ? first + wait : -1);
+        CHECK(mgpu_step(t, &s) == 1);
+    }
+    double_drop_wait(-1);
+    *found = double_complaints() > 0 || s.loss != *loss;
+    if (wait < 0)
+        *loss = s.loss;
+    mgpu_trainer_free(t);
+    return double_count().waits - first;
+}
+
+/* Others repeat what another wait says too. */
+static void test_dropped_events(int steps, int least)
+{
+    double loss = 0;
+    bool found;
+    int count = 0, waits = step_without(-1, steps, &loss, &found);
+    CHECK_(!double_complaints(), "%s", double_complaint());
+    for (int i = 0; i < waits; i++) {
+        step_without(i, steps, &loss, &found);
+        count += found;
+    }
+    printf("step %d: %d of %d waits are found out when they are missing\n", steps, count, waits);
+    CHECK_(count >= least, "step %d: only %d", steps, count);
+    double_forget();
+}
+
+/* The n-th all-reduce of a rank. */
+static struct mgpu_instruction *reduction(struct mgpu_trainer *t, int rank, int n)
+{
+    struct mgpu_program *p = t->compiled[0].program[rank];
+    for (int k = 0; k < p->instructions; k++) {
+        struct mgpu_instruction *in = &p->instruction[k];
+        if (in->collective.kind == MGPU_COLLECTIVE_ALL_REDUCE && in->gradients && n-- == 0)
+            return in;
+    }
+    return NULL;
+}
+
+/* Two buckets of 4 MiB each: b and c, then a. */
+static struct mgpu_trainer *two_buckets(void)
+{
+    struct mgpu_trainer *t;
+    struct mgpu_options o = options(two);
+    const char *label = o.data[1];
+    o.data = tiny_list(tiny_noise("x", 7, 2, (int64_t[]){SAMPLES, 1100}), label, NULL);
+    o.batch = 2;
+    o.optimizer = "sgd,lr=0.1";
+    CHECK_OK(mgpu_trainer_new(&t,
+                              tiny_model("input x float N 1100\ninit a float 1100 1000 = .01\n"
+                                         "init b float 1000 1100 = .01\ninit c float 1100 3 = .1\n"
+                                         "h = MatMul(x, a)\ni = MatMul(h, b)\ny = MatMul(i, c)\n"
+                                         "output y float N 3\n"),
+                              &o));
+    return t;
+}
+
+static void **data_of_b(struct mgpu_trainer *t, int rank)
+{
+    struct mgpu_part *part = reduction(t, rank, 0)->part;
+    while (part->count != 1100 * 1000)
+        part++;
+    return &part->data;
+}
+
+/* One rank reduces what is not ready yet where another bucket belongs. */
+static void test_swapped_buckets(void)
+{
+    struct mgpu_step_result s;
+    struct mgpu_trainer *t = two_buckets();
+    void **b = data_of_b(t, 1), **a = &reduction(t, 1, 1)->part[0].data, *data = *a;
+    *a = *b;
+    *b = data;
+    CHECK_(mgpu_step(t, &s) == 1, "%s", mgpu_error());
+    CHECK_(strstr(double_complaint(), "without an order") != NULL, "%s", double_complaint());
+    int64_t *tag[] = {&reduction(t, 0, 0)->collective.tag, &reduction(t, 0, 1)->collective.tag};
+    int64_t first = *tag[0];
+    *tag[0] = *tag[1];
+    *tag[1] = first;
+    CHECK_FAILS(mgpu_step(t, &s), "meet in different operations");
+    mgpu_trainer_free(t);
+    double_forget();
+}
+
+/* The gradient of a is put where that of b is being reduced. */
+static void test_early_reuse(void)
+{
+    struct mgpu_step_result s;
+    struct mgpu_trainer *t = two_buckets();
+    struct mgpu_instruction *in = reduction(t, 0, 0) + 1;
+    CHECK(in->queue == MGPU_QUEUE_COMPUTE && in->waits == 0);
+    in->tensor[in->inputs].data = *data_of_b(t, 0);
+    CHECK_(mgpu_step(t, &s) == 1, "%s", mgpu_error());
+    CHECK_(strstr(double_complaint(), "without an order") != NULL, "%s", double_complaint());
+    mgpu_trainer_free(t);
+    double_forget();
+}
+
+/* ---- Faults ---------------------------------------------------------------------------------- */
+
+static void test_memory(void)
+{
+    struct mgpu_trainer *t;
+    struct mgpu_options o = options("cuda:0");
+    double_begin(1, 2000);
+    CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "MiB are free");
+    double_begin(1, INT64_C(1) << 30);
+    o.devices = "cuda:1";
+    CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "there is no GPU 1, only cuda:0");
+    double_begin(2, INT64_C(1) << 30);
+    o.devices = "cuda:0,cuda:1";
+    CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "ranks on several GPUs");
+    o.devices = "cuda:0,cpu:0";
+    CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "ranks on several GPUs");
+}
+
+/* The message of the CPU, and weights as they were. */
+static void test_not_finite(const char *devices)
+{
+    float x[SAMPLES * 4] = {0};
+    struct tiny_result got, cpu;
+    struct mgpu_options o = options("cpu:0");
+    const char *bad = tiny_model("input x float N 4\ninit a float 4 3 = 1e30\n"
+                                 "init b float 3 4 = 1e30\ninit c float 4 3 = 1\n"
+                                 "h = MatMul(x, a)\ni = MatMul(h, b)\ny = MatMul(i, c)\n"
+                                 "output y float N 3\n");
+    for (int i = 0; i < SAMPLES * 4; i++)
+        x[i] = 1;
+    const char *label = o.data[1];
+    o.data = tiny_list(tiny_data("x", MGPU_FLOAT, 2, (int64_t[]){SAMPLES, 4}, x), label, NULL);
+    o.clip_norm = 0;
+    tiny_train(&cpu, bad, &o, NULL, 0);
+    o.devices = devices;
+    tiny_train(&got, bad, &o, NULL, 0);
+    CHECK_(got.rc == cpu.rc && strstr(got.error, "is not finite; the first value that is not is "
+                                                 "the output of"),
+           "%s", got.error);
+    CHECK(strstr(got.error, "'i'") && strstr(cpu.error, "'i'"));
+    CHECK_(!double_complaints(), "%s", double_complaint());
+}
+
+int main(void)
+{
+    if (!double_possible()) {
+        fprintf(stderr, "skipped: no C compiler, or the thread sanitizer\n");
+        return 77;
+    }
+    tiny_begin();
+    double_begin(1, INT64_C(1) << 30);
+    model = tiny_model("input x float N 4\n"
+                       "init a float 4 3 = .5 -.3 .2 .1 .4 -.6 -.2 .3 .7 .2 -.1 .5\n"
+                       "init b float 3 4 = .2 .1 .4 -.6 -.2 .3 .7 .2 -.1 .5 .5 -.3\n"
+                       "init c float 4 3 = .1 .2 .3 .4 .5 .6 .7 .8 .9 1 1.1 1.2\n"
+                       "h = MatMul(x, a)\nr = Relu(h)\ni = MatMul(r, b)\ns = Tanh(i)\n"
+                       "y = MatMul(s, c)\noutput y float N 3\n");
+    test_ranks("cuda:0");
+    test_ranks(two);
+    test_ranks("cuda:0,cuda:0,cuda:0,cuda:0,cuda:0");
+    test_graph();
+    test_no_capture();
+    test_dropped_events(1, 12);
+    test_dropped_events(2, 12); /* captured */
+    test_swapped_buckets();
+    test_early_reuse();
+    test_not_finite("cuda:0");
+    test_not_finite(two);
+    test_memory();
+    double_end();
+    CHECK_(!double_complaints(), "%s", double_complaint());
+    tiny_end();
+    return test_end();
+}

@@ -108,7 +108,7 @@ const struct mgpu_arg mgpu_train_table[] = {
     FLAG("exact", exact, "no algorithm with larger rounding (Winograd and the like)"),
     FLAG("recompute", recompute, "compute cheap activations again in backward: less memory"),
     HEADING("Devices"),
-    TEXT("devices", devices, "LIST", "cpu, cpu:0,cpu:1, cpu:0-3 (default cpu: all cores)"),
+    TEXT("devices", devices, "LIST", "cpu, cpu:0,cpu:1, cpu:0-3, cuda:0 (default cpu: all cores)"),
     {.name = "threads",
      .kind = MGPU_ARG_INT32,
      .offset = OPTION(threads),

@@ -79,7 +79,7 @@ static const struct mgpu_kernel *tables[] = {none, generated, NULL};
 static const struct mgpu_kernel *const no_tables[] = {NULL};
 
 const struct mgpu_backend mgpu_backend_cuda = {
-    .name = "cuda", .tables = tables, .blocked = no_tables};
+    .name = "cuda", .tables = tables, .blocked = no_tables, .biases_apart = true};
 
 void mgpu_gpu_library(const struct mgpu_kernel *library)
 {

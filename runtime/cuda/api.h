@@ -30,9 +30,6 @@
     F(cuMemFree)                                                                                   \
     F(cuMemAllocHost)                                                                              \
     F(cuMemFreeHost)                                                                               \
-    F(cuMemcpyHtoD)                                                                                \
-    F(cuMemcpyDtoH)                                                                                \
-    F(cuMemsetD8)                                                                                  \
     F(cuMemcpyHtoDAsync)                                                                           \
     F(cuMemcpyDtoHAsync)                                                                           \
     F(cuMemcpyDtoDAsync)                                                                           \

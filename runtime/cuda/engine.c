@@ -51,7 +51,8 @@ static int allocate(struct mgpu_engine *engine, const int64_t bytes[MGPU_BUFFERS
     }
     MGPU_TRY(mgpu_gpu_alloc(&rank->all->gpu, &rank->memory, size,
                             "weights, gradients, optimizer state and activations"));
-    GPU_TRY(&rank->all->gpu, cuMemsetD8, (rank->memory, 0, (size_t)offset[MGPU_BUFFER_ARENA]));
+    GPU_TRY(&rank->all->gpu, cuMemsetD8Async,
+            (rank->memory, 0, (size_t)offset[MGPU_BUFFER_ARENA], rank->compute));
     for (int b = 0; b < MGPU_BUFFER_CONSTANTS; b++) {
         rank->buffer[b] = (void *)(rank->memory + (CUdeviceptr)offset[b]);
         if (b != MGPU_BUFFER_ARENA)
@@ -65,14 +66,16 @@ static int allocate(struct mgpu_engine *engine, const int64_t bytes[MGPU_BUFFERS
     return 0;
 }
 
+/* Copies between steps go through the rank's stream, too: it does not wait for those outside. */
 static int upload(struct mgpu_engine *engine, enum mgpu_buffer b, int64_t offset, int64_t bytes)
 {
     struct mgpu_gpu_rank *rank = rank_of(engine);
     MGPU_TRY(enter(engine));
     if (bytes)
-        GPU_TRY(&rank->all->gpu, cuMemcpyHtoD,
+        GPU_TRY(&rank->all->gpu, cuMemcpyHtoDAsync,
                 ((CUdeviceptr)rank->buffer[b] + (CUdeviceptr)offset, (char *)rank->host[b] + offset,
-                 (size_t)bytes));
+                 (size_t)bytes, rank->compute));
+    GPU_TRY(&rank->all->gpu, cuStreamSynchronize, (rank->compute));
     return 0;
 }
 
@@ -81,9 +84,10 @@ static int download(struct mgpu_engine *engine, enum mgpu_buffer b, int64_t offs
     struct mgpu_gpu_rank *rank = rank_of(engine);
     MGPU_TRY(enter(engine));
     if (bytes)
-        GPU_TRY(&rank->all->gpu, cuMemcpyDtoH,
+        GPU_TRY(&rank->all->gpu, cuMemcpyDtoHAsync,
                 ((char *)rank->host[b] + offset, (CUdeviceptr)rank->buffer[b] + (CUdeviceptr)offset,
-                 (size_t)bytes));
+                 (size_t)bytes, rank->compute));
+    GPU_TRY(&rank->all->gpu, cuStreamSynchronize, (rank->compute));
     return 0;
 }
 
@@ -146,7 +150,9 @@ static int bind(struct mgpu_engine *engine, struct mgpu_program *p)
     MGPU_TRY(make_events(rank, b->event, p->events));
     MGPU_TRY(mgpu_gpu_alloc(&rank->all->gpu, &b->constants, constants, "constants"));
     if (constants)
-        GPU_TRY(&rank->all->gpu, cuMemcpyHtoD, (b->constants, p->constants, (size_t)constants));
+        GPU_TRY(&rank->all->gpu, cuMemcpyHtoDAsync,
+                (b->constants, p->constants, (size_t)constants, rank->compute));
+    GPU_TRY(&rank->all->gpu, cuStreamSynchronize, (rank->compute));
     rank->buffer[MGPU_BUFFER_CONSTANTS] = (void *)b->constants;
     mgpu_program_bind(p, rank->buffer);
     return load_kernels(rank, b);

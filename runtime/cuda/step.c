@@ -296,6 +296,14 @@ void mgpu_gpu_graphs_free(struct mgpu_gpu_ranks *all)
 
 /* ---- Values that are not finite -------------------------------------------------------------- */
 
+static int fetch(const struct mgpu_gpu_rank *rank, void *to, const void *from, int64_t bytes)
+{
+    GPU_TRY(&rank->all->gpu, cuMemcpyDtoHAsync,
+            (to, (CUdeviceptr)from, (size_t)bytes, rank->compute));
+    GPU_TRY(&rank->all->gpu, cuStreamSynchronize, (rank->compute));
+    return 0;
+}
+
 static int outputs_finite(const struct mgpu_gpu_rank *rank, const struct mgpu_instruction *in,
                           bool *finite)
 {
@@ -306,10 +314,7 @@ static int outputs_finite(const struct mgpu_gpu_rank *rank, const struct mgpu_in
         if (!t->data || in->operand[i].bytes <= 0)
             continue;
         MGPU_TRY(mgpu_alloc(&data, (uint64_t)in->operand[i].bytes, "a node's output"));
-        int rc = mgpu_cuda_status(&rank->all->gpu.cu,
-                                  rank->all->gpu.cu.cuMemcpyDtoH(data, (CUdeviceptr)t->data,
-                                                                 (size_t)in->operand[i].bytes),
-                                  "cuMemcpyDtoH");
+        int rc = fetch(rank, data, t->data, in->operand[i].bytes);
         *finite = rc == 0 && mgpu_all_finite(data, t->type, in->operand[i].bytes);
         mgpu_free(data);
         MGPU_TRY(rc);
@@ -333,7 +338,6 @@ static int name_first(struct mgpu_gpu_rank *rank)
         if (mgpu_skipped(in, rank->run) || in->queue != MGPU_QUEUE_COMPUTE)
             continue;
         MGPU_TRY(compute(&rank->walk, k));
-        GPU_TRY(&rank->all->gpu, cuStreamSynchronize, (rank->compute));
         MGPU_TRY(outputs_finite(rank, in, &finite));
         if (!finite)
             return mgpu_not_finite(what ? what : "the loss or a gradient", in);

@@ -459,7 +459,8 @@ static CUDA_MEMCPY2D line(void *to, const void *from, size_t bytes)
                            .srcPitch = bytes};
 }
 
-static CUresult submit_copy(CUstream s, const CUDA_MEMCPY2D *c)
+/* pageable: which side may be memory of the host that is not pinned; -1: none. */
+static CUresult submit_copy(CUstream s, const CUDA_MEMCPY2D *c, int pageable)
 {
     struct work w = {.kind = COPY, .copy = *c};
     int64_t from = (int64_t)((c->Height - 1) * c->srcPitch + c->WidthInBytes);
@@ -467,7 +468,12 @@ static CUresult submit_copy(CUstream s, const CUDA_MEMCPY2D *c)
     struct accesses a = {
         .count = 2,
         .at = {{(CUdeviceptr)c->srcHost, from, false}, {(CUdeviceptr)c->dstHost, to, true}}};
-    if (c->dstPitch > c->WidthInBytes) { /* what lies between belongs to others: row by row */
+    if (pageable >= 0 && !is_there(&a.at[pageable])) {
+        a.at[pageable] = a.at[1 - pageable];
+        a.count = 1;
+    }
+    /* What lies between rows belongs to others. */
+    if (c->Height > 1 && c->dstPitch > c->WidthInBytes) {
         for (a.count = 1; a.count <= (int)c->Height && a.count < MOST_ACCESSES; a.count++)
             a.at[a.count] = (struct mgpu_cuda_access){(CUdeviceptr)c->dstHost +
                                                           (CUdeviceptr)(a.count - 1) * c->dstPitch,
@@ -476,25 +482,25 @@ static CUresult submit_copy(CUstream s, const CUDA_MEMCPY2D *c)
     return submit(s, &w, &a);
 }
 
-static CUresult copy_async(void *to, const void *from, size_t bytes, CUstream s)
+static CUresult copy_async(void *to, const void *from, size_t bytes, CUstream s, int pageable)
 {
     CUDA_MEMCPY2D c = line(to, from, bytes);
-    LOCKED(submit_copy(s, &c));
+    LOCKED(submit_copy(s, &c, pageable));
 }
 
 static CUresult htod_async(CUdeviceptr to, const void *from, size_t bytes, CUstream s)
 {
-    return copy_async((void *)to, from, bytes, s);
+    return copy_async((void *)to, from, bytes, s, 0);
 }
 
 static CUresult dtoh_async(void *to, CUdeviceptr from, size_t bytes, CUstream s)
 {
-    return copy_async(to, (const void *)from, bytes, s);
+    return copy_async(to, (const void *)from, bytes, s, 1);
 }
 
 static CUresult dtod_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s)
 {
-    return copy_async((void *)to, (const void *)from, bytes, s);
+    return copy_async((void *)to, (const void *)from, bytes, s, -1);
 }
 
 static CUresult copy_rows(const CUDA_MEMCPY2D *rows, CUstream s)
@@ -502,7 +508,7 @@ static CUresult copy_rows(const CUDA_MEMCPY2D *rows, CUstream s)
     CUDA_MEMCPY2D c = *rows;
     c.srcHost = (const void *)rows->srcDevice;
     c.dstHost = (void *)rows->dstDevice;
-    LOCKED(submit_copy(s, &c));
+    LOCKED(submit_copy(s, &c, -1));
 }
 
 static CUresult fill_async(CUdeviceptr at, unsigned char byte, size_t bytes, CUstream s)
@@ -510,39 +516,6 @@ static CUresult fill_async(CUdeviceptr at, unsigned char byte, size_t bytes, CUs
     struct work w = {.kind = FILL, .copy = line((void *)at, NULL, bytes), .byte = byte};
     struct accesses a = {.count = 1, .at = {{at, (int64_t)bytes, true}}};
     LOCKED(submit(s, &w, &a));
-}
-
-/* At once, in no stream. */
-static CUresult immediate(const char *call, const struct work *work, struct accesses *a)
-{
-    struct node n = {.work = *work, .accesses = *a};
-    CUresult result = outside_capture(call);
-    if (result == CUDA_SUCCESS) {
-        check_node(&n);
-        run_work(&n.work);
-    }
-    return result;
-}
-
-static CUresult htod(CUdeviceptr to, const void *from, size_t bytes)
-{
-    struct work w = {.kind = COPY, .copy = line((void *)to, from, bytes)};
-    struct accesses a = {.count = 1, .at = {{to, (int64_t)bytes, true}}};
-    LOCKED(immediate("cuMemcpyHtoD", &w, &a));
-}
-
-static CUresult dtoh(void *to, CUdeviceptr from, size_t bytes)
-{
-    struct work w = {.kind = COPY, .copy = line(to, (const void *)from, bytes)};
-    struct accesses a = {.count = 1, .at = {{from, (int64_t)bytes, false}}};
-    LOCKED(immediate("cuMemcpyDtoH", &w, &a));
-}
-
-static CUresult fill(CUdeviceptr at, unsigned char byte, size_t bytes)
-{
-    struct work w = {.kind = FILL, .copy = line((void *)at, NULL, bytes), .byte = byte};
-    struct accesses a = {.count = 1, .at = {{at, (int64_t)bytes, true}}};
-    LOCKED(immediate("cuMemsetD8", &w, &a));
 }
 
 /* ---- The driver: streams and events ---------------------------------------------------------- */
@@ -975,9 +948,6 @@ static const struct mgpu_cuda_driver driver = {
     .cuMemFree = mem_free,
     .cuMemAllocHost = host_alloc,
     .cuMemFreeHost = host_free,
-    .cuMemcpyHtoD = htod,
-    .cuMemcpyDtoH = dtoh,
-    .cuMemsetD8 = fill,
     .cuMemcpyHtoDAsync = htod_async,
     .cuMemcpyDtoHAsync = dtoh_async,
     .cuMemcpyDtoDAsync = dtod_async,

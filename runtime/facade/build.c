@@ -200,7 +200,11 @@ static int compile_rank(struct mgpu_rank *rank, void *context)
     struct mgpu_graph *g = job->graph[r];
     MGPU_TRY(rank->engine->ops->enter(rank->engine));
     job->graph[r] = NULL;
-    return mgpu_compile(&job->compiled->program[r], g, &job->applied[r], &o);
+    int rc = mgpu_compile(&job->compiled->program[r], g, &job->applied[r], &o);
+    return rc == MGPU_EUNSUPPORTED && rank->device.gpu >= 0
+               ? mgpu_prefix(rc, "%s cannot train it (for the CPU, type --devices cpu)",
+                             rank->device.name)
+               : rc;
 }
 
 static int compile_batch(struct mgpu_trainer *t, enum mgpu_mode mode, int64_t batch,

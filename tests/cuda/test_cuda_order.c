@@ -230,6 +230,23 @@ static void test_memory(void)
     CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "ranks on several GPUs");
 }
 
+/* A node that nothing here runs. */
+static void test_no_kernel(void)
+{
+    struct mgpu_trainer *t;
+    struct mgpu_options o = options("cuda:0");
+    const char *label = o.data[1];
+    o.data = tiny_list(tiny_noise("x", 7, 4, (int64_t[]){SAMPLES, 3, 2, 2}), label, NULL);
+    mgpu_gpu_library(NULL);
+    CHECK_FAILS(mgpu_trainer_new(&t,
+                                 tiny_model("input x float N 3 2 2\ninit w float 3 2 2 = 1 2 3 4 5 "
+                                            "6 7 8 9 10 11 13\n"
+                                            "h = Mul(x, w)\ny = Det(h)\noutput y float N 3\n"),
+                                 &o),
+                "cuda:0 cannot train it (for the CPU, type --devices cpu): Det giving 'y': no kernel");
+    double_begin(1, INT64_C(1) << 30);
+}
+
 /* The message of the CPU, and weights as they were. */
 static void test_not_finite(const char *devices)
 {
@@ -281,6 +298,7 @@ int main(void)
     test_not_finite("cuda:0");
     test_not_finite(two);
     test_memory();
+    test_no_kernel();
     double_end();
     CHECK_(!double_complaints(), "%s", double_complaint());
     tiny_end();

@@ -3,6 +3,7 @@
 #include "runtime/base/memory.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/api.h"
+#include "runtime/cuda/compile.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/emit/emit.h"
 #include "runtime/executor/devices.h"
@@ -109,6 +110,7 @@ static struct {
     uint64_t seed;
     int complaints, drop;
     bool no_capture;
+    int sm, kernels, registers;
     char complaint[512];
     struct double_calls calls;
 } gpu = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -869,6 +871,9 @@ static void make_library(void)
                 .op = mgpu_ops[i]->name, .name = "ref", .accepts = is_plain, .run = stand_in};
 }
 
+static const struct mgpu_cuda_driver driver;
+static const struct mgpu_cuda_nvrtc nvrtc;
+
 /* ---- The compiler: its machine code is the text -----------------------------------------------
  */
 
@@ -892,9 +897,35 @@ static nvrtcResult nvrtc_create(nvrtcProgram *out, const char *source, const cha
     return NVRTC_SUCCESS;
 }
 
+static void look_at_kernels(const struct mgpu_cubin *cubin, const char *text)
+{
+    static const char mark[] = "KERNEL(";
+    for (const char *at = text; (at = strstr(at, mark)); at += sizeof mark - 1) {
+        char name[64];
+        struct mgpu_kernel_use use;
+        const char *from = at + sizeof mark - 1;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(from, ")"), from);
+        if (mgpu_cubin_use(cubin, name, &use) < 0 || use.spilled)
+            complain("%s spills %d bytes: %.400s", name, use.spilled, at);
+        gpu.registers = use.registers > gpu.registers ? use.registers : gpu.registers;
+        gpu.kernels++;
+    }
+}
+
 static nvrtcResult nvrtc_compile(nvrtcProgram program, int count, const char *const *options)
 {
-    (void)program, (void)count, (void)options;
+    struct mgpu_cubin cubin;
+    const char *text = (const char *)program;
+    (void)count, (void)options;
+    if (!gpu.sm)
+        return NVRTC_SUCCESS;
+    mgpu_cuda_stand_in(&driver, NULL);
+    if (mgpu_cuda_compile(&cubin, text, gpu.sm) < 0)
+        complain("%s", mgpu_error());
+    else
+        look_at_kernels(&cubin, text);
+    mgpu_cubin_free(&cubin);
+    mgpu_cuda_stand_in(&driver, &nvrtc);
     return NVRTC_SUCCESS;
 }
 
@@ -1067,4 +1098,15 @@ void double_drop_wait(int wait)
 void double_no_capture(bool fails)
 {
     gpu.no_capture = fails;
+}
+
+void double_compile(int sm)
+{
+    gpu.sm = sm;
+}
+
+int double_compiled(int *registers)
+{
+    *registers = gpu.registers;
+    return gpu.kernels;
 }

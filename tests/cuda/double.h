@@ -50,4 +50,10 @@ void double_drop_wait(int wait);
 /* From now on captures fail. */
 void double_no_capture(bool fails);
 
+/* From now on NVRTC compiles all kernels too, for this compute capability (90: 9.0; 0: no more),
+ * and complains where it cannot, or where a kernel spills registers; the number of kernels so far,
+ * and the most registers that one took. */
+void double_compile(int sm);
+int double_compiled(int *registers);
+
 #endif

@@ -238,12 +238,13 @@ static void test_no_kernel(void)
     const char *label = o.data[1];
     o.data = tiny_list(tiny_noise("x", 7, 4, (int64_t[]){SAMPLES, 3, 2, 2}), label, NULL);
     mgpu_gpu_library(NULL);
-    CHECK_FAILS(mgpu_trainer_new(&t,
-                                 tiny_model("input x float N 3 2 2\ninit w float 3 2 2 = 1 2 3 4 5 "
-                                            "6 7 8 9 10 11 13\n"
-                                            "h = Mul(x, w)\ny = Det(h)\noutput y float N 3\n"),
-                                 &o),
-                "cuda:0 cannot train it (for the CPU, type --devices cpu): Det giving 'y': no kernel");
+    CHECK_FAILS(
+        mgpu_trainer_new(&t,
+                         tiny_model("input x float N 3 2 2\ninit w float 3 2 2 = 1 2 3 4 5 "
+                                    "6 7 8 9 10 11 13\n"
+                                    "h = Mul(x, w)\ny = Det(h)\noutput y float N 3\n"),
+                         &o),
+        "cuda:0 cannot train it (for the CPU, type --devices cpu): Det giving 'y': no kernel");
     double_begin(1, INT64_C(1) << 30);
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/cuda/cudnn_graph.h"
 
 #include "runtime/base/status.h"
+#include "runtime/emit/last.h"
 
 #include <json-c/json.h>
 #include <stdlib.h>
@@ -79,7 +80,7 @@ int mgpu_cudnn_open(struct mgpu_cudnn *dnn, const char *properties)
     int rc = open_gpu(dnn, properties);
     if (rc < 0)
         mgpu_cudnn_close(dnn);
-    return rc < 0 ? mgpu_fail_text(MGPU_EDEVICE, mgpu_error()) : 0;
+    return rc < 0 ? mgpu_prefix(MGPU_EDEVICE, "cuDNN does not start") : 0;
 }
 
 void mgpu_cudnn_close(struct mgpu_cudnn *dnn)
@@ -259,6 +260,15 @@ static const struct mgpu_value *operand(const struct mgpu_node *node, int i)
     return i < node->inputs ? node->input[i] : node->output[i - node->inputs];
 }
 
+/* Channels-last, or in a form that is both where the node's other images are. */
+static bool lies_last(const struct mgpu_node *node, const struct mgpu_value *v)
+{
+    bool any = v->block != 0;
+    for (int i = 0; i < node->inputs + node->outputs && mgpu_lies_both(v); i++)
+        any = any || (operand(node, i) && operand(node, i)->block);
+    return any;
+}
+
 struct mgpu_cudnn_tensor mgpu_cudnn_image(const struct mgpu_node *node, int i)
 {
     const struct mgpu_value *v = operand(node, i);
@@ -267,7 +277,7 @@ struct mgpu_cudnn_tensor mgpu_cudnn_image(const struct mgpu_node *node, int i)
     mgpu_cudnn_has_type(v->type, &t.type);
     for (int k = 0; k < t.rank; k++)
         t.dims[k] = k < 2 ? v->dims[k].value : k - 2 < added ? 1 : v->dims[k - added].value;
-    mgpu_cudnn_strides(&t, v->block != 0);
+    mgpu_cudnn_strides(&t, lies_last(node, v));
     return t;
 }
 

@@ -58,7 +58,7 @@ static struct mgpu_cudnn_rules rules_of(const struct mgpu_library_call *call)
 {
     const struct mgpu_library_options *o = &call->library->options;
     return (struct mgpu_cudnn_rules){
-        .tensor_cores = o->tf32 || call->node->input[0]->type != MGPU_FLOAT,
+        .tensor_cores = mgpu_library_tensor_cores(call->library, call->node->input[0]->type),
         .winograd = !o->exact,
         .any_order = !o->deterministic,
         .workspace = o->workspace > 0 ? o->workspace : INT64_MAX,

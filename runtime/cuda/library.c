@@ -84,12 +84,17 @@ bool mgpu_library_accepts(const struct mgpu_node *node)
     return knows_layouts(node) && family_of(node) != NULL;
 }
 
+bool mgpu_library_tensor_cores(const struct mgpu_library *l, enum mgpu_dtype type)
+{
+    return type != MGPU_FLOAT || l->options.tf32;
+}
+
 bool mgpu_library_channels_last(const struct mgpu_library *l, const struct mgpu_node *node, int i)
 {
     const struct mgpu_library_family *family = family_of(node);
     const struct mgpu_value *v = mgpu_library_operand(node, i);
     return v && family && family->is_image && family->is_image(node, i) && !mgpu_lies_both(v) &&
-           (v->type != MGPU_FLOAT || l->options.tf32);
+           mgpu_library_tensor_cores(l, v->type);
 }
 
 int mgpu_library_prepare(struct mgpu_library_call **out, struct mgpu_library *library,

@@ -47,6 +47,9 @@ bool mgpu_library_accepts(const struct mgpu_node *node);
 bool mgpu_library_channels_last(const struct mgpu_library *library, const struct mgpu_node *node,
                                 int i);
 
+/* Whether products of this type are the tensor cores'. */
+bool mgpu_library_tensor_cores(const struct mgpu_library *library, enum mgpu_dtype type);
+
 /* Makes the plans. MGPU_EUNSUPPORTED: no engine, with the library's words: another kernel must run
  * the node. The node must outlive the call. */
 int mgpu_library_prepare(struct mgpu_library_call **out, struct mgpu_library *library,

@@ -58,7 +58,7 @@ static struct mgpu_cudnn_rules rules_of(const struct mgpu_library_call *call)
 {
     const struct mgpu_library_options *o = &call->library->options;
     return (struct mgpu_cudnn_rules){
-        .tensor_cores = o->tf32 || call->node->input[0]->type != MGPU_FLOAT,
+        .tensor_cores = mgpu_library_tensor_cores(call->library, call->node->input[0]->type),
         .winograd = !o->exact,
         .any_order = !o->deterministic,
         .workspace = o->workspace > 0 ? o->workspace : INT64_MAX,
@@ -124,20 +124,13 @@ static int bind(struct mgpu_library_call *call, void *const *operand, void *work
 {
     struct state *s = call->state;
     size_t bytes = sizeof *operand * (size_t)(call->node->inputs + call->node->outputs);
-    int64_t id[2 * MGPU_CUDNN_TENSORS];
-    void *data[2 * MGPU_CUDNN_TENSORS];
-    int n = 0;
+    void *data[MGPU_CUDNN_TENSORS];
     if (s->bound && s->workspace == workspace && !memcmp(s->operand, operand, bytes))
         return 0;
-    for (int i = 0; i < s->graph.tensors; i++, n++) {
-        id[n] = s->graph.id[i];
-        data[n] = operand[id[n] - 1];
-    }
-    for (int i = 0; i < s->graph.numbers; i++, n++) {
-        id[n] = MGPU_CUDNN_NUMBER + i;
-        data[n] = &s->graph.number[i];
-    }
-    MGPU_TRY(mgpu_cudnn_plan_bind(&s->plan, &call->library->dnn, n, id, data, workspace));
+    for (int i = 0; i < s->graph.tensors; i++)
+        data[i] = operand[s->graph.id[i] - 1];
+    MGPU_TRY(mgpu_cudnn_plan_bind(&s->plan, &call->library->dnn, s->graph.tensors, s->graph.id,
+                                  data, workspace));
     memcpy(s->operand, operand, bytes);
     s->workspace = workspace;
     s->bound = true;

@@ -1,6 +1,7 @@
 #include "runtime/cuda/cudnn_graph.h"
 
 #include "runtime/base/status.h"
+#include "runtime/emit/last.h"
 
 #include <json-c/json.h>
 #include <stdlib.h>
@@ -79,7 +80,7 @@ int mgpu_cudnn_open(struct mgpu_cudnn *dnn, const char *properties)
     int rc = open_gpu(dnn, properties);
     if (rc < 0)
         mgpu_cudnn_close(dnn);
-    return rc < 0 ? mgpu_fail_text(MGPU_EDEVICE, mgpu_error()) : 0;
+    return rc < 0 ? mgpu_prefix(MGPU_EDEVICE, "cuDNN does not start") : 0;
 }
 
 void mgpu_cudnn_close(struct mgpu_cudnn *dnn)
@@ -142,8 +143,6 @@ static void note(struct mgpu_cudnn_graph *g, const char *name, cudnnBackendAttri
             fprintf(g->out, " %lld", (long long)n[i]);
         } else if (type == CUDNN_TYPE_FLOAT) {
             fprintf(g->out, " %a", (double)((const float *)values)[i]);
-        } else if (type == CUDNN_TYPE_DOUBLE) {
-            fprintf(g->out, " %a", ((const double *)values)[i]);
         } else if (type == CUDNN_TYPE_BOOLEAN) {
             fprintf(g->out, " %d", ((const bool *)values)[i]);
         } else {
@@ -207,41 +206,21 @@ bool mgpu_cudnn_has_type(enum mgpu_dtype type, cudnnDataType_t *out)
     return type == MGPU_FLOAT || type == MGPU_FLOAT16 || type == MGPU_BFLOAT16;
 }
 
-static cudnnBackendDescriptor_t new_tensor(struct mgpu_cudnn_graph *g,
-                                           const struct mgpu_cudnn_tensor *t, int64_t id)
+cudnnBackendDescriptor_t mgpu_cudnn_tensor(struct mgpu_cudnn_graph *g,
+                                           const struct mgpu_cudnn_tensor *t)
 {
+    bool between = t->id == 0;
+    int64_t id = between ? MGPU_CUDNN_BETWEEN + g->betweens++ : t->id;
     cudnnBackendDescriptor_t d = mgpu_cudnn_new(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "tensor");
     MGPU_CUDNN_TYPE(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, t->type);
     MGPU_CUDNN_INTS(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, t->rank, t->dims);
     MGPU_CUDNN_INTS(g, d, CUDNN_ATTR_TENSOR_STRIDES, t->rank, t->stride);
     MGPU_CUDNN_INT(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, id);
     MGPU_CUDNN_INT(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 16);
-    return d;
-}
-
-cudnnBackendDescriptor_t mgpu_cudnn_tensor(struct mgpu_cudnn_graph *g,
-                                           const struct mgpu_cudnn_tensor *t)
-{
-    bool between = t->id == 0;
-    int64_t id = between ? MGPU_CUDNN_BETWEEN + g->betweens++ : t->id;
-    cudnnBackendDescriptor_t d = new_tensor(g, t, id);
     MGPU_CUDNN_SET(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &between);
     mgpu_cudnn_finalize(g, d, "tensor");
     if (!between)
         g->id[g->tensors++] = id;
-    return d;
-}
-
-cudnnBackendDescriptor_t mgpu_cudnn_number(struct mgpu_cudnn_graph *g, int rank, double value)
-{
-    const bool yes = true;
-    struct mgpu_cudnn_tensor t = {.type = CUDNN_DATA_FLOAT, .rank = rank};
-    for (int i = 0; i < rank; i++)
-        t.dims[i] = t.stride[i] = 1;
-    cudnnBackendDescriptor_t d = new_tensor(g, &t, MGPU_CUDNN_NUMBER + g->numbers);
-    MGPU_CUDNN_SET(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &yes);
-    mgpu_cudnn_finalize(g, d, "number");
-    g->number[g->numbers++] = (float)value;
     return d;
 }
 
@@ -259,6 +238,15 @@ static const struct mgpu_value *operand(const struct mgpu_node *node, int i)
     return i < node->inputs ? node->input[i] : node->output[i - node->inputs];
 }
 
+/* Channels-last, or in a form that is both where the node's other images are. */
+static bool lies_last(const struct mgpu_node *node, const struct mgpu_value *v)
+{
+    bool any = v->block != 0;
+    for (int i = 0; i < node->inputs + node->outputs && mgpu_lies_both(v); i++)
+        any = any || (operand(node, i) && operand(node, i)->block);
+    return any;
+}
+
 struct mgpu_cudnn_tensor mgpu_cudnn_image(const struct mgpu_node *node, int i)
 {
     const struct mgpu_value *v = operand(node, i);
@@ -267,7 +255,7 @@ struct mgpu_cudnn_tensor mgpu_cudnn_image(const struct mgpu_node *node, int i)
     mgpu_cudnn_has_type(v->type, &t.type);
     for (int k = 0; k < t.rank; k++)
         t.dims[k] = k < 2 ? v->dims[k].value : k - 2 < added ? 1 : v->dims[k - added].value;
-    mgpu_cudnn_strides(&t, v->block != 0);
+    mgpu_cudnn_strides(&t, lies_last(node, v));
     return t;
 }
 

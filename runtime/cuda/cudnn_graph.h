@@ -35,19 +35,18 @@ int mgpu_cudnn_status(const struct mgpu_cudnn *dnn, cudnnStatus_t status, const 
 enum { MGPU_CUDNN_RANK = 5, MGPU_CUDNN_TENSORS = 24, MGPU_CUDNN_OPERATIONS = 8 };
 
 /* Ids of tensors: operand i of a node is i + 1. */
-enum { MGPU_CUDNN_NUMBER = 100, MGPU_CUDNN_BETWEEN = 200 };
+enum { MGPU_CUDNN_BETWEEN = 100 };
 
 struct mgpu_cudnn_graph {
     const struct mgpu_cudnn *dnn;
     cudnnBackendDescriptor_t *made; /* all descriptors, in the order of making */
     int count;
     cudnnBackendDescriptor_t operation[MGPU_CUDNN_OPERATIONS], graph;
-    int operations, betweens, numbers, tensors;
-    int64_t id[MGPU_CUDNN_TENSORS];   /* of those that lie in memory */
-    float number[MGPU_CUDNN_TENSORS]; /* of those that are one, for id MGPU_CUDNN_NUMBER and up */
-    int failed;                       /* 0 so far, or a code */
-    char *text;       /* every attribute set so far: graphs of equal text are equal */
-    size_t text_size; /* belongs to `out` */
+    int operations, betweens, tensors;
+    int64_t id[MGPU_CUDNN_TENSORS]; /* of those that lie in memory */
+    int failed;                     /* 0 so far, or a code */
+    char *text;                     /* every attribute set so far: graphs of equal text are equal */
+    size_t text_size;               /* belongs to `out` */
     FILE *out;
 };
 
@@ -77,8 +76,6 @@ void mgpu_cudnn_operation(struct mgpu_cudnn_graph *g, cudnnBackendDescriptor_t o
     MGPU_CUDNN_SET(g, d, attribute, CUDNN_TYPE_INT64, 1, (&(int64_t){value}))
 #define MGPU_CUDNN_FLOAT(g, d, attribute, value)                                                   \
     MGPU_CUDNN_SET(g, d, attribute, CUDNN_TYPE_FLOAT, 1, (&(float){value}))
-#define MGPU_CUDNN_DOUBLE(g, d, attribute, value)                                                  \
-    MGPU_CUDNN_SET(g, d, attribute, CUDNN_TYPE_DOUBLE, 1, (&(double){value}))
 #define MGPU_CUDNN_TYPE(g, d, attribute, value)                                                    \
     MGPU_CUDNN_SET(g, d, attribute, CUDNN_TYPE_DATA_TYPE, 1, (&(cudnnDataType_t){value}))
 
@@ -93,9 +90,6 @@ struct mgpu_cudnn_tensor {
 
 cudnnBackendDescriptor_t mgpu_cudnn_tensor(struct mgpu_cudnn_graph *g,
                                            const struct mgpu_cudnn_tensor *t);
-
-/* One number, as a tensor of this rank. */
-cudnnBackendDescriptor_t mgpu_cudnn_number(struct mgpu_cudnn_graph *g, int rank, double value);
 
 /* An operand [N,C,S...] of a node (inputs first), or one [C] as [1,C,1...] of the same rank. At
  * least two spatial axes: cuDNN has no fewer. */

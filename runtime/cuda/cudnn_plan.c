@@ -134,9 +134,8 @@ void mgpu_cudnn_engines_free(struct mgpu_cudnn_engines *engines, const struct mg
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-/* From an engine, or from a text. */
 static cudnnStatus_t fill_plan(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn,
-                               cudnnBackendDescriptor_t config, const char *text)
+                               cudnnBackendDescriptor_t config)
 {
     const struct mgpu_cuda_dnn *api = &dnn->api;
     int64_t count;
@@ -146,13 +145,8 @@ static cudnnStatus_t fill_plan(struct mgpu_cudnn_plan *plan, const struct mgpu_c
         status = api->cudnnBackendSetAttribute(plan->plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &dnn->gpu);
     if (status == CUDNN_STATUS_SUCCESS)
-        status =
-            text
-                ? api->cudnnBackendSetAttribute(plan->plan,
-                                                CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
-                                                CUDNN_TYPE_CHAR, (int64_t)strlen(text) + 1, text)
-                : api->cudnnBackendSetAttribute(plan->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
+        status = api->cudnnBackendSetAttribute(plan->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                                               CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
     if (status == CUDNN_STATUS_SUCCESS)
         status = api->cudnnBackendFinalize(plan->plan);
     if (status == CUDNN_STATUS_SUCCESS)
@@ -165,20 +159,10 @@ int mgpu_cudnn_plan_make(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *
                          cudnnBackendDescriptor_t config, int64_t workspace)
 {
     *plan = (struct mgpu_cudnn_plan){0};
-    int rc = mgpu_cudnn_status(dnn, fill_plan(plan, dnn, config, NULL), "a plan");
+    int rc = mgpu_cudnn_status(dnn, fill_plan(plan, dnn, config), "a plan");
     if (rc == 0 && plan->workspace > workspace)
         rc = mgpu_fail(MGPU_EUNSUPPORTED, "cuDNN: a plan wants %lld bytes of workspace",
                        (long long)plan->workspace);
-    if (rc < 0)
-        mgpu_cudnn_plan_free(plan, dnn);
-    return rc;
-}
-
-int mgpu_cudnn_plan_read(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn,
-                         const char *text)
-{
-    *plan = (struct mgpu_cudnn_plan){0};
-    int rc = mgpu_cudnn_status(dnn, fill_plan(plan, dnn, NULL, text), "a plan that was kept");
     if (rc < 0)
         mgpu_cudnn_plan_free(plan, dnn);
     return rc;
@@ -191,23 +175,6 @@ void mgpu_cudnn_plan_free(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn 
     if (plan->plan)
         dnn->api.cudnnBackendDestroyDescriptor(plan->plan);
     *plan = (struct mgpu_cudnn_plan){0};
-}
-
-char *mgpu_cudnn_plan_text(const struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn)
-{
-    int64_t size = 0;
-    cudnnStatus_t status = dnn->api.cudnnBackendGetAttribute(
-        plan->plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, 0, &size, NULL);
-    if (status != CUDNN_STATUS_SUCCESS || size <= 0)
-        return NULL;
-    char *text = mgpu_xcalloc((size_t)size + 1, 1);
-    status =
-        dnn->api.cudnnBackendGetAttribute(plan->plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
-                                          CUDNN_TYPE_CHAR, size, &size, text);
-    if (status == CUDNN_STATUS_SUCCESS)
-        return text;
-    free(text);
-    return NULL;
 }
 
 static cudnnStatus_t fill_pack(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn,

@@ -27,17 +27,11 @@ struct mgpu_cudnn_plan {
     int64_t workspace;
 };
 
-/* A plan of an engine (may take a second: some compile kernels), or of what
- * mgpu_cudnn_plan_text gave for an equal graph on such a GPU. MGPU_EUNSUPPORTED: it cannot, or
- * wants more workspace than `workspace`. */
+/* A plan of an engine (may take a second: some compile kernels). MGPU_EUNSUPPORTED: it cannot, or
+ * wants more bytes than `workspace`. */
 int mgpu_cudnn_plan_make(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn,
                          cudnnBackendDescriptor_t config, int64_t workspace);
-int mgpu_cudnn_plan_read(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn,
-                         const char *text);
 void mgpu_cudnn_plan_free(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn);
-
-/* For free(); NULL: cuDNN gives none. */
-char *mgpu_cudnn_plan_text(const struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn);
 
 /* Says where the operands lie, then submits it to the handle's stream as often as wanted. */
 int mgpu_cudnn_plan_bind(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn, int count,

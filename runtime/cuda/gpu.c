@@ -4,6 +4,8 @@
 #include "runtime/base/status.h"
 #include "runtime/cuda/compile.h"
 #include "runtime/cuda/device.h"
+#include "runtime/cuda/library.h"
+#include "runtime/cuda/library_kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +14,10 @@ static int take_context(struct mgpu_gpu *gpu)
 {
     GPU_TRY(gpu, cuDeviceGet, (&gpu->device, gpu->index));
     GPU_TRY(gpu, cuDevicePrimaryCtxRetain, (&gpu->context, gpu->device));
+    MGPU_TRY(mgpu_gpu_enter(gpu));
+    if (gpu->cu.touches)
+        return 0;
+    MGPU_TRY(mgpu_library_open(&gpu->library, &(struct mgpu_library_options){.exact = true}));
     return mgpu_gpu_enter(gpu);
 }
 
@@ -33,6 +39,8 @@ void mgpu_gpu_close(struct mgpu_gpu *gpu)
         free(gpu->module[i].text);
     }
     free(gpu->module);
+    mgpu_library_enter(NULL);
+    mgpu_library_close(gpu->library);
     if (gpu->context)
         gpu->cu.cuDevicePrimaryCtxRelease(gpu->device);
 }
@@ -40,6 +48,7 @@ void mgpu_gpu_close(struct mgpu_gpu *gpu)
 int mgpu_gpu_enter(const struct mgpu_gpu *gpu)
 {
     GPU_TRY(gpu, cuCtxSetCurrent, (gpu->context));
+    mgpu_library_enter(gpu->library);
     return 0;
 }
 

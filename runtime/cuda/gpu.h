@@ -4,6 +4,8 @@
 
 #include "runtime/cuda/api.h"
 
+struct mgpu_library;
+
 struct mgpu_gpu_module {
     char *text; /* that it was made from */
     CUmodule module;
@@ -16,13 +18,14 @@ struct mgpu_gpu {
     CUcontext context;
     int modules;
     struct mgpu_gpu_module *module;
+    struct mgpu_library *library; /* NULL where the driver is a test's */
 };
 
 /* The GPU is checked, and its context is the calling thread's. */
 int mgpu_gpu_open(struct mgpu_gpu *gpu, int index);
 void mgpu_gpu_close(struct mgpu_gpu *gpu);
 
-/* Makes its context the calling thread's. */
+/* Makes its context and its library the calling thread's. */
 int mgpu_gpu_enter(const struct mgpu_gpu *gpu);
 
 /* Memory, with anything in it; MGPU_ENOMEM says what is needed and what is free. */

@@ -2,6 +2,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/cuda/device.h"
+#include "runtime/cuda/library_kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,16 +75,17 @@ int mgpu_gpu_submit(const struct mgpu_gpu_queue *queue, const struct mgpu_gpu_ke
 enum { MOST_KERNELS = 128 };
 
 static struct mgpu_kernel generated[MOST_KERNELS];
-static const struct mgpu_kernel none[] = {{.op = NULL}};
-static const struct mgpu_kernel *tables[] = {none, generated, NULL};
-static const struct mgpu_kernel *const no_tables[] = {NULL};
+static const struct mgpu_kernel *tables[] = {mgpu_library_kernels, generated, NULL};
 
-const struct mgpu_backend mgpu_backend_cuda = {
-    .name = "cuda", .tables = tables, .blocked = no_tables, .biases_apart = true};
+const struct mgpu_backend mgpu_backend_cuda = {.name = "cuda",
+                                               .biases_apart = true,
+                                               .tables = tables,
+                                               .blocked = tables,
+                                               .blocks = mgpu_cuda_blocks};
 
 void mgpu_gpu_library(const struct mgpu_kernel *library)
 {
-    tables[0] = library ? library : none;
+    tables[0] = library ? library : mgpu_library_kernels;
 }
 
 void mgpu_gpu_backend_begin(void)

@@ -22,7 +22,8 @@ struct mgpu_gpu_kernel {
 };
 
 /* Its kernels, which submit to a struct mgpu_gpu_queue: first those of `library` (a table that ends
- * with a NULL op; NULL: none), then generated ones. mgpu_gpu_backend_begin goes before its use. */
+ * with a NULL op; NULL: NVIDIA's libraries), then generated ones. mgpu_gpu_backend_begin goes
+ * before its use. */
 extern const struct mgpu_backend mgpu_backend_cuda;
 void mgpu_gpu_backend_begin(void);
 void mgpu_gpu_library(const struct mgpu_kernel *library);

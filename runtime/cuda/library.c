@@ -2,6 +2,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/cuda/cache.h"
+#include "runtime/emit/last.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -32,6 +33,7 @@ int mgpu_library_open(struct mgpu_library **out, const struct mgpu_library_optio
 {
     struct mgpu_library *l = mgpu_xcalloc(1, sizeof *l);
     l->options = *options;
+    pthread_mutex_init(&l->lock, NULL);
     int rc = options->properties ? 0 : mgpu_cuda_load_driver(&l->driver);
     if (rc == 0)
         rc = mgpu_cudnn_open(&l->dnn, options->properties);
@@ -52,6 +54,7 @@ void mgpu_library_close(struct mgpu_library *l)
     if (l->lt_handle)
         l->lt.cublasLtDestroy(l->lt_handle);
     mgpu_cudnn_close(&l->dnn);
+    pthread_mutex_destroy(&l->lock);
     free(l);
 }
 
@@ -81,12 +84,17 @@ bool mgpu_library_accepts(const struct mgpu_node *node)
     return knows_layouts(node) && family_of(node) != NULL;
 }
 
+bool mgpu_library_tensor_cores(const struct mgpu_library *l, enum mgpu_dtype type)
+{
+    return type != MGPU_FLOAT || l->options.tf32;
+}
+
 bool mgpu_library_channels_last(const struct mgpu_library *l, const struct mgpu_node *node, int i)
 {
     const struct mgpu_library_family *family = family_of(node);
     const struct mgpu_value *v = mgpu_library_operand(node, i);
-    return v && family && family->is_image && family->is_image(node, i) &&
-           (v->type != MGPU_FLOAT || l->options.tf32);
+    return v && family && family->is_image && family->is_image(node, i) && !mgpu_lies_both(v) &&
+           mgpu_library_tensor_cores(l, v->type);
 }
 
 int mgpu_library_prepare(struct mgpu_library_call **out, struct mgpu_library *library,
@@ -95,7 +103,9 @@ int mgpu_library_prepare(struct mgpu_library_call **out, struct mgpu_library *li
     struct mgpu_library_call *call = mgpu_xcalloc(1, sizeof *call);
     char text[MGPU_VALUE_TEXT];
     *call = (struct mgpu_library_call){library, node, family_of(node), NULL, 0};
+    pthread_mutex_lock(&library->lock);
     int rc = call->family->prepare(call);
+    pthread_mutex_unlock(&library->lock);
     int64_t limit = library->options.workspace;
     if (rc == 0 && limit > 0 && call->workspace > limit)
         rc = mgpu_fail(MGPU_EUNSUPPORTED, "%lld bytes of workspace are more than the limit of %lld",

@@ -5,8 +5,9 @@
  *     if (mgpu_library_accepts(node) && mgpu_library_prepare(&call, l, node) == 0)
  *         mgpu_library_run(call, stream, operands, workspace)     as often as wanted
  *
- * A call belongs to one node, one GPU and one stream's thread at a time; running it allocates
- * nothing, does not synchronise, and may be captured. Results are those of the operator's record.
+ * Several threads may prepare calls; one at a time runs them. Running a call allocates nothing when
+ * its operands lie where they lay before, does not synchronise, and may be captured. Results are
+ * those of the operator's record.
  *
  * Layouts. A value is plain row-major, or channels-last: its `block` is its number of channels
  * (graph.h: [N,C,S...] in blocks of C lies as [N,1,S...,C]). Those of a node's operands that
@@ -45,6 +46,9 @@ bool mgpu_library_accepts(const struct mgpu_node *node);
  * row-major ones. */
 bool mgpu_library_channels_last(const struct mgpu_library *library, const struct mgpu_node *node,
                                 int i);
+
+/* Whether products of this type are the tensor cores'. */
+bool mgpu_library_tensor_cores(const struct mgpu_library *library, enum mgpu_dtype type);
 
 /* Makes the plans. MGPU_EUNSUPPORTED: no engine, with the library's words: another kernel must run
  * the node. The node must outlive the call. */

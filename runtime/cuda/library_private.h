@@ -5,7 +5,10 @@
 #include "runtime/cuda/cudnn_graph.h"
 #include "runtime/cuda/library.h"
 
+#include <pthread.h>
+
 struct mgpu_library {
+    pthread_mutex_t lock; /* preparing uses the handles */
     struct mgpu_library_options options;
     struct mgpu_cudnn dnn;
     struct mgpu_cuda_driver driver; /* only for running */

@@ -243,7 +243,8 @@ static void differences(float *by, const float *space, int which, const float *a
 {
     const double step = 1.0 / 64;
     float *own = mgpu_xcalloc((size_t)count, sizeof *own);
-    memcpy(own, at, sizeof *own * (size_t)count);
+    if (count)
+        memcpy(own, at, sizeof *own * (size_t)count);
     for (int i = 0; by && i < count; i++) {
         double side[4];
         for (int k = 0; k < 4; k++) { /* fourth order */

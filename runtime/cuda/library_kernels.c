@@ -1,0 +1,86 @@
+#include "runtime/cuda/library_kernels.h"
+
+#include "runtime/base/status.h"
+#include "runtime/cuda/kernels.h"
+#include "runtime/cuda/library.h"
+#include "runtime/emit/emit.h"
+
+static _Thread_local struct mgpu_library *current;
+
+void mgpu_library_enter(struct mgpu_library *library)
+{
+    current = library;
+}
+
+static bool accepts(const struct mgpu_node *node)
+{
+    return current && mgpu_library_accepts(node);
+}
+
+static int prepare(const struct mgpu_node *node, int threads, bool exact, void **state)
+{
+    struct mgpu_library_call *call;
+    (void)threads, (void)exact; /* what may be rounded was said when the library was opened */
+    MGPU_TRY(mgpu_library_prepare(&call, current, node));
+    *state = call;
+    return 0;
+}
+
+static void release(void *state)
+{
+    mgpu_library_release(state);
+}
+
+static int64_t workspace(const struct mgpu_node *node, int threads, const void *state)
+{
+    (void)node, (void)threads;
+    return mgpu_library_workspace(state);
+}
+
+static int run(const struct mgpu_launch *l)
+{
+    const struct mgpu_gpu_queue *queue = l->queue;
+    void *operand[MGPU_MAX_INPUTS + MGPU_MAX_OUTPUTS];
+    for (int i = 0; i < l->inputs + l->outputs; i++) /* out stands behind in */
+        operand[i] = l->in[i].data;
+    return mgpu_library_run(l->state, queue->stream, operand, l->workspace);
+}
+
+#define KERNEL(operator)                                                                           \
+    {                                                                                              \
+        .op = operator, .name = "library", .accepts = accepts, .prepare = prepare,                 \
+        .release = release, .workspace = workspace, .run = run                                     \
+    }
+
+const struct mgpu_kernel mgpu_library_kernels[] = {
+    KERNEL("conv"), KERNEL("conv_grad_input"), KERNEL("conv_grad_weight"),
+    KERNEL("rnn"),  KERNEL("rnn_grad"),        KERNEL("matmul"),
+    {.op = NULL}};
+
+/* ---- Layouts --------------------------------------------------------------------------------- */
+
+static int64_t sample_elements(const struct mgpu_value *v)
+{
+    int64_t n = 1;
+    for (int i = 1; i < v->rank; i++)
+        n *= v->dims[i].value;
+    return n;
+}
+
+bool mgpu_cuda_blocks(const struct mgpu_node *node, int *block, int64_t *hidden)
+{
+    *hidden = 0;
+    if (!current || node->inputs == 0 || !node->input[0] ||
+        !mgpu_library_tensor_cores(current, node->input[0]->type))
+        return false;
+    if (!mgpu_library_accepts(node))
+        return mgpu_emit_channels_last(node, block);
+    for (int i = 0; i < node->inputs + node->outputs; i++) {
+        const struct mgpu_value *v =
+            i < node->inputs ? node->input[i] : node->output[i - node->inputs];
+        bool last = mgpu_library_channels_last(current, node, i);
+        block[i] = last ? (int)v->dims[1].value : 0;
+        *hidden += last ? sample_elements(v) : 0;
+    }
+    return *hidden > 0;
+}

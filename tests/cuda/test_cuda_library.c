@@ -1,0 +1,202 @@
+/* A call of cuDNN's: what it is given when it runs, that it is bound again only when operands have
+ * moved, that the fastest candidate is kept on disk and found again; and what is refused. cuDNN's
+ * plans are real, running them and the time they take are not. */
+#include "runtime/cuda/library_private.h"
+#include "runtime/ops/build.h"
+#include "runtime/ops/conv.h"
+#include "tests/test.h"
+
+#include <dirent.h>
+#include <unistd.h>
+
+static char folder[] = "/tmp/mgpu-library-XXXXXX";
+
+/* ---- A GPU that notes what it is given ---------------------------------------------------------
+ */
+
+static struct {
+    int runs;
+    void *pack, *workspace, *data[8];
+    int64_t id[8], count;
+} given;
+
+static __typeof__(&cudnnBackendSetAttribute) set;
+
+static cudnnStatus_t note(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+                          cudnnBackendAttributeType_t type, int64_t count, const void *values)
+{
+    if (name == CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)
+        memcpy(given.id, values, sizeof *given.id * (size_t)(given.count = count));
+    if (name == CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS)
+        memcpy(given.data, values, sizeof *given.data * (size_t)count);
+    if (name == CUDNN_ATTR_VARIANT_PACK_WORKSPACE)
+        given.workspace = *(void *const *)values;
+    return set(d, name, type, count, values);
+}
+
+static cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                             cudnnBackendDescriptor_t pack)
+{
+    (void)handle;
+    CHECK(plan && pack);
+    given.runs++;
+    given.pack = pack;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t set_stream(cudnnHandle_t handle, cudaStream_t stream)
+{
+    (void)handle, (void)stream;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static int open_library(struct mgpu_library **l)
+{
+    static char text[8192];
+    FILE *file = fopen("tests/cuda/gpus/h100.json", "r");
+    CHECK(file && fread(text, 1, sizeof text - 1, file) > 0);
+    fclose(file);
+    struct mgpu_library_options o = {.properties = text, .tf32 = true};
+    MGPU_TRY(mgpu_library_open(l, &o));
+    set = (*l)->dnn.api.cudnnBackendSetAttribute;
+    (*l)->dnn.api.cudnnBackendSetAttribute = note;
+    (*l)->dnn.api.cudnnBackendExecute = execute;
+    (*l)->dnn.api.cudnnSetStream = set_stream;
+    return 0;
+}
+
+/* ---- A convolution -----------------------------------------------------------------------------
+ */
+
+static struct mgpu_node *convolution(struct mgpu_graph *g, enum mgpu_dtype type)
+{
+    const struct mgpu_conv_attrs attrs = {.spatial = 2,
+                                          .stride = {1, 1},
+                                          .dilation = {1, 1},
+                                          .before = {1, 1},
+                                          .after = {1, 1},
+                                          .group = 1};
+    const int64_t sizes[][4] = {{2, 8, 14, 14}, {16, 8, 3, 3}, {16}};
+    struct mgpu_value *in[3], *y;
+    for (int i = 0; i < 3; i++) {
+        struct mgpu_dim dims[4];
+        for (int k = 0; k < 4; k++)
+            dims[k] = mgpu_dim_const(sizes[i][k]);
+        in[i] = mgpu_graph_input(g, "x", type, i < 2 ? 4 : 1, dims);
+    }
+    CHECK_OK(mgpu_graph_node(g, &mgpu_op_conv, &attrs, 3, in, 1, &y));
+    return y->producer;
+}
+
+static void check_given(void *const *operand, void *workspace)
+{
+    CHECK(given.count == 4 && given.workspace == workspace);
+    for (int i = 0; i < 4; i++)
+        CHECK(given.id[i] >= 1 && given.id[i] <= 4 && given.data[i] == operand[given.id[i] - 1]);
+}
+
+static void check_run(struct mgpu_library *l, const struct mgpu_node *node)
+{
+    char memory[8];
+    void *operand[] = {memory, memory + 1, memory + 2, memory + 3};
+    struct mgpu_library_call *call;
+    CHECK_OK(mgpu_library_prepare(&call, l, node));
+    CHECK_OK(mgpu_library_run(call, NULL, operand, memory + 4));
+    check_given(operand, memory + 4);
+    void *pack = given.pack;
+    CHECK_OK(mgpu_library_run(call, NULL, operand, memory + 4));
+    CHECK(given.pack == pack && given.runs == 2);
+    operand[1] = memory + 5;
+    CHECK_OK(mgpu_library_run(call, NULL, operand, memory + 6));
+    check_given(operand, memory + 6);
+    mgpu_library_release(call);
+}
+
+/* ---- Choices -----------------------------------------------------------------------------------
+ */
+
+/* The third candidate is the fastest, the second does not run. */
+static int time_of(void *context, struct mgpu_library_call *call, double *ms)
+{
+    static const double times[] = {10, 1, 5, 7, 7};
+    int *asked = context;
+    (void)call;
+    *ms = times[*asked];
+    return (*asked)++ == 1 ? -1 : 0;
+}
+
+static void check_tuning(struct mgpu_library *l, const struct mgpu_node *node)
+{
+    struct mgpu_library_call *call;
+    int asked = 0;
+    CHECK_OK(mgpu_library_prepare(&call, l, node));
+    const char *words = call->family->words(call);
+    CHECK(mgpu_library_remembered(l, words) == -1);
+    CHECK_OK(mgpu_library_tune(call, time_of, &asked));
+    CHECK(asked == 5 && mgpu_library_remembered(l, words) == 2);
+    asked = 0;
+    CHECK_OK(mgpu_library_tune(call, time_of, &asked));
+    CHECK(asked == 0);
+    int64_t workspace = mgpu_library_workspace(call);
+    mgpu_library_release(call);
+    CHECK_OK(mgpu_library_prepare(&call, l, node)); /* from the start */
+    CHECK(mgpu_library_workspace(call) == workspace);
+    mgpu_library_release(call);
+}
+
+/* ---- What is refused ---------------------------------------------------------------------------
+ */
+
+static void check_refused(struct mgpu_library *l)
+{
+    struct mgpu_graph *g = mgpu_graph_new();
+    struct mgpu_library_call *call;
+    struct mgpu_node *node = convolution(g, MGPU_DOUBLE);
+    CHECK(!mgpu_library_accepts(node)); /* cuDNN's engines are for less */
+    node = convolution(g, MGPU_FLOAT);
+    node->input[0]->block = 4; /* blocks are the CPU's */
+    CHECK(!mgpu_library_accepts(node));
+    node->input[0]->block = 0;
+    CHECK(mgpu_library_accepts(node));
+    g->origin = (struct mgpu_origin){"", "y", "conv1", "Conv", MGPU_FORWARD};
+    node = convolution(g, MGPU_FLOAT);
+    node->input[1]->dims[1] = mgpu_dim_const(5); /* no graph of the importer's */
+    CHECK_FAILS(mgpu_library_prepare(&call, l, node), "node 'conv1' (Conv)");
+    CHECK(!call);
+    mgpu_graph_free(g);
+}
+
+static void remove_folder(void)
+{
+    char path[512];
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        unlink(path);
+    }
+    closedir(d);
+    rmdir(folder);
+}
+
+int main(void)
+{
+    struct mgpu_library *l;
+    CHECK(mkdtemp(folder) && setenv("MGPU_CACHE", folder, 1) == 0);
+    if (open_library(&l) < 0) {
+        fprintf(stderr, "skipped: %s\n", mgpu_error());
+        rmdir(folder);
+        return 77;
+    }
+    struct mgpu_graph *g = mgpu_graph_new();
+    struct mgpu_node *node = convolution(g, MGPU_FLOAT);
+    check_run(l, node);
+    check_tuning(l, node);
+    check_refused(l);
+    mgpu_library_close(l);
+    mgpu_graph_free(g);
+    struct mgpu_library_options broken = {.properties = "{\"deviceName\": 3"};
+    CHECK_FAILS(mgpu_library_open(&l, &broken), "cuDNN does not start");
+    CHECK(!l);
+    remove_folder();
+    return test_end();
+}

@@ -157,6 +157,7 @@ int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_
 {
     MGPU_TRY(lower(out, t, mode, batch));
     int rc = plan ? mgpu_rewrite_forward(*out, plan) : 0;
+    mgpu_pool_first(*out);
     if (rc == 0)
         rc = fill_graph(*out, t, mode, plan);
     rc = mgpu_prefix(rc, "%s", t->path);

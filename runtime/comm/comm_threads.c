@@ -14,7 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PENDING = 4096 }; /* operations that may be started and not done */
+enum {
+    PENDING = 4096, /* operations that may be started and not done */
+    PIECE = 4096,   /* elements that are summed and copied while they are in the cache */
+};
 
 struct group {
     pthread_mutex_t lock;
@@ -85,8 +88,7 @@ static struct mgpu_collective *of(const struct group *g, int member)
             if (!first)                                                                            \
                 first = x;                                                                         \
             else                                                                                   \
-                for (int64_t i = from; i < to; i++)                                                \
-                    first[i] += x[i];                                                              \
+                _Pragma("omp simd") for (int64_t i = from; i < to; i++) first[i] += x[i];          \
         }                                                                                          \
         for (int m = 0; m < g->size; m++) {                                                        \
             T *x = of(g, m)->part[p].data;                                                         \
@@ -102,12 +104,15 @@ SUM_SLICE(sum_int, int64_t)
 
 static void sum_slice(const struct group *g, enum mgpu_dtype type, int p, int64_t from, int64_t to)
 {
-    if (type == MGPU_FLOAT)
-        sum_float(g, p, from, to);
-    else if (type == MGPU_DOUBLE)
-        sum_double(g, p, from, to);
-    else
-        sum_int(g, p, from, to);
+    for (int64_t end; from < to; from = end) {
+        end = to - from < PIECE ? to : from + PIECE;
+        if (type == MGPU_FLOAT)
+            sum_float(g, p, from, end);
+        else if (type == MGPU_DOUBLE)
+            sum_double(g, p, from, end);
+        else
+            sum_int(g, p, from, end);
+    }
 }
 
 static void all_reduce(const struct member *m)

@@ -99,6 +99,14 @@ void mgpu_program_free(struct mgpu_program *program);
  * program has its own constants where buffer[MGPU_BUFFER_CONSTANTS] is NULL. */
 void mgpu_program_bind(struct mgpu_program *program, void *const buffer[MGPU_BUFFERS]);
 
+/* Whether replicas may share the memory of their weights and optimizer state (share.c): only
+ * updates write there, element by element, and once the gradients are summed nobody else reads. */
+bool mgpu_program_may_share(const struct mgpu_program *program);
+
+/* Leaves of the updates of a bound program the elements of part `part`: of `parts` ranks that
+ * share. */
+void mgpu_program_cut(struct mgpu_program *program, int part, int parts);
+
 /* The order checker: MGPU_EINTERNAL naming the first two instructions that touch the same bytes,
  * one of them writing, without an order between them. */
 int mgpu_program_check(const struct mgpu_program *program);

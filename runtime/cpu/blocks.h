@@ -16,6 +16,9 @@ bool mgpu_cpu_blocks(const struct mgpu_node *node, int *block, int64_t *hidden);
 /* The same for convolutions: what oneDNN asks for. */
 bool mgpu_cpu_conv_blocks(const struct mgpu_node *node, int *block, int64_t *hidden);
 
+/* Whether conv_few.c computes this gradient: it wants x plain. */
+bool mgpu_cpu_few_channels(const struct mgpu_node *node);
+
 /* A tensor in blocks as samples of `blocks` planes of `places` times `block` elements. */
 struct mgpu_planes {
     int64_t samples, channels, blocks, places;

@@ -243,6 +243,10 @@ bool mgpu_cpu_conv_blocks(const struct mgpu_node *node, int *block, int64_t *hid
     struct problem p = make_problem(node, x, y, w);
     p.x[0] = p.y[0] = 1; /* the same for every batch */
     *hidden = p.pointwise ? 0 : sample_elements(x) + sample_elements(y);
+    if (mgpu_cpu_block() == 8 && mgpu_cpu_few_channels(node)) {
+        block[iy] = mgpu_cpu_block();
+        return true;
+    }
     return ask(&p,
                forward ? describe_forward
                : input ? describe_input

@@ -12,8 +12,9 @@ static const struct mgpu_kernel *const tables[] = {
 };
 
 static const struct mgpu_kernel *const blocked[] = {
-    mgpu_cpu_reorder,           mgpu_cpu_pointwise,      mgpu_cpu_conv,    mgpu_cpu_pool_blocks,
-    mgpu_cpu_batch_norm_blocks, mgpu_cpu_channel_blocks, mgpu_ref_reorder, NULL,
+    mgpu_cpu_reorder,        mgpu_cpu_pointwise,   mgpu_cpu_conv_few,
+    mgpu_cpu_conv,           mgpu_cpu_pool_blocks, mgpu_cpu_batch_norm_blocks,
+    mgpu_cpu_channel_blocks, mgpu_ref_reorder,     NULL,
 };
 
 static const struct mgpu_kernel *const inexact[] = {mgpu_cpu_winograd, NULL};

@@ -30,6 +30,7 @@ extern const struct mgpu_kernel mgpu_cpu_update[];
 extern const struct mgpu_kernel mgpu_cpu_pool_blocks[];
 extern const struct mgpu_kernel mgpu_cpu_batch_norm_blocks[];
 extern const struct mgpu_kernel mgpu_cpu_channel_blocks[];
+extern const struct mgpu_kernel mgpu_cpu_conv_few[];
 extern const struct mgpu_kernel mgpu_cpu_winograd[];
 
 /* Every operand that is there is float, and none is empty. */

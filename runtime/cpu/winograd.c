@@ -35,7 +35,7 @@ enum {
     TILES = 192,      /* of a chunk, at most; half of it with many channels */
     MANY = 512,       /* channels */
     STREAMS = 16,     /* blocks of channels at a time: prefetchers follow no more */
-    LEAST = 64,       /* channels that pay for the transforms */
+    LEAST = 32,       /* channels that pay for the transforms */
     SMALLEST = 5,     /* height and width that do: of two tiles */
     APART = 16,       /* floats between places, so that they do not meet in the caches' sets */
 };

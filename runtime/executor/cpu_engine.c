@@ -8,6 +8,7 @@ struct cpu_engine {
     struct mgpu_engine engine;
     struct mgpu_comm *const *comm;
     void *buffer[MGPU_BUFFERS];
+    bool borrowed[MGPU_BUFFERS];
 };
 
 static int enter(struct mgpu_engine *engine)
@@ -33,6 +34,19 @@ static int allocate(struct mgpu_engine *engine, const int64_t bytes[MGPU_BUFFERS
     return 0;
 }
 
+static void borrow(struct mgpu_engine *engine, const struct mgpu_engine *lender,
+                   void *host[MGPU_BUFFERS])
+{
+    static const enum mgpu_buffer shared[] = {MGPU_BUFFER_WEIGHTS, MGPU_BUFFER_STATES};
+    struct cpu_engine *e = (struct cpu_engine *)engine;
+    for (int i = 0; i < 2; i++) {
+        enum mgpu_buffer b = shared[i];
+        mgpu_free(e->buffer[b]);
+        host[b] = e->buffer[b] = ((const struct cpu_engine *)lender)->buffer[b];
+        e->borrowed[b] = true;
+    }
+}
+
 static int bind(struct mgpu_engine *engine, struct mgpu_program *program)
 {
     mgpu_program_bind(program, ((struct cpu_engine *)engine)->buffer);
@@ -50,13 +64,15 @@ static void free_engine(struct mgpu_engine *engine)
 {
     struct cpu_engine *e = (struct cpu_engine *)engine;
     for (int b = 0; b < MGPU_BUFFERS; b++)
-        mgpu_free(e->buffer[b]);
+        if (!e->borrowed[b])
+            mgpu_free(e->buffer[b]);
     free(e);
 }
 
 static const struct mgpu_engine_ops ops = {.backend = &mgpu_backend_cpu,
                                            .enter = enter,
                                            .allocate = allocate,
+                                           .borrow = borrow,
                                            .bind = bind,
                                            .execute = execute,
                                            .free = free_engine};

@@ -224,10 +224,24 @@ static int of_rank(const struct mgpu_rank *rank, int rc)
     return mgpu_prefix(rc, "rank %d (%s)", rank->rank, rank->device.name);
 }
 
+int64_t mgpu_rank_own(const struct mgpu_rank *rank, enum mgpu_buffer buffer)
+{
+    bool lent =
+        rank->lender && (buffer == MGPU_BUFFER_WEIGHTS || buffer == MGPU_BUFFER_STATES);
+    return lent ? 0 : rank->bytes[buffer];
+}
+
 int mgpu_rank_allocate(struct mgpu_rank *rank, const int64_t bytes[MGPU_BUFFERS])
 {
+    int64_t own[MGPU_BUFFERS];
+    const struct mgpu_engine_ops *ops = rank->engine->ops;
     memcpy(rank->bytes, bytes, sizeof rank->bytes);
-    return of_rank(rank, rank->engine->ops->allocate(rank->engine, bytes, rank->buffer));
+    for (int b = 0; b < MGPU_BUFFERS; b++)
+        own[b] = mgpu_rank_own(rank, (enum mgpu_buffer)b);
+    MGPU_TRY(of_rank(rank, ops->allocate(rank->engine, own, rank->buffer)));
+    if (rank->lender)
+        ops->borrow(rank->engine, rank->lender->engine, rank->buffer);
+    return 0;
 }
 
 int mgpu_rank_bind(struct mgpu_rank *rank, struct mgpu_program *program)

@@ -16,6 +16,7 @@ struct mgpu_rank {
     struct mgpu_engine *engine;
     void *buffer[MGPU_BUFFERS]; /* as the host sees them (engine.h) */
     int64_t bytes[MGPU_BUFFERS];
+    const struct mgpu_rank *lender; /* whose weights and optimizer state these are; NULL: its own */
 };
 
 struct mgpu_team;
@@ -34,7 +35,8 @@ struct mgpu_rank *mgpu_team_rank(struct mgpu_team *team, int rank);
 typedef int (*mgpu_job)(struct mgpu_rank *rank, void *context);
 int mgpu_team_run(struct mgpu_team *team, mgpu_job job, void *context);
 
-/* What the rank's engine does (engine.h). */
+/* What the rank's engine does (engine.h). Of a lender, which has its memory already, weights and
+ * optimizer state are taken. */
 int mgpu_rank_allocate(struct mgpu_rank *rank, const int64_t bytes[MGPU_BUFFERS]);
 int mgpu_rank_bind(struct mgpu_rank *rank, struct mgpu_program *program);
 int mgpu_rank_execute(struct mgpu_rank *rank, struct mgpu_program *program,
@@ -43,5 +45,8 @@ int mgpu_rank_upload(struct mgpu_rank *rank, enum mgpu_buffer buffer, int64_t of
                      int64_t bytes);
 int mgpu_rank_download(struct mgpu_rank *rank, enum mgpu_buffer buffer, int64_t offset,
                        int64_t bytes);
+
+/* Bytes of a buffer that is the rank's own; 0: a lender's. */
+int64_t mgpu_rank_own(const struct mgpu_rank *rank, enum mgpu_buffer buffer);
 
 #endif

@@ -114,7 +114,7 @@ int mgpu_keep_allocate(struct mgpu_trainer *t)
     for (int r = 0; r < mgpu_team_size(t->team); r++)
         for (int i = 0; i < MGPU_KEPT; i++)
             MGPU_TRY(mgpu_alloc(&t->kept[r][i],
-                                (uint64_t)mgpu_team_rank(t->team, r)->bytes[changed[i]],
+                                (uint64_t)mgpu_rank_own(mgpu_team_rank(t->team, r), changed[i]),
                                 "a copy of the weights (--skip-nonfinite)"));
     return 0;
 }
@@ -122,7 +122,7 @@ int mgpu_keep_allocate(struct mgpu_trainer *t)
 static int keep(struct mgpu_trainer *t, struct mgpu_rank *rank)
 {
     for (int i = 0; i < MGPU_KEPT; i++) {
-        int64_t bytes = rank->bytes[changed[i]];
+        int64_t bytes = mgpu_rank_own(rank, changed[i]);
         MGPU_TRY(mgpu_rank_download(rank, changed[i], 0, bytes));
         memcpy(t->kept[rank->rank][i], rank->buffer[changed[i]], (size_t)bytes);
     }
@@ -133,7 +133,7 @@ static int put_back(struct mgpu_rank *rank, void *context)
 {
     struct mgpu_trainer *t = context;
     for (int i = 0; i < MGPU_KEPT; i++) {
-        int64_t bytes = rank->bytes[changed[i]];
+        int64_t bytes = mgpu_rank_own(rank, changed[i]);
         memcpy(rank->buffer[changed[i]], t->kept[rank->rank][i], (size_t)bytes);
         MGPU_TRY(mgpu_rank_upload(rank, changed[i], 0, bytes));
     }

@@ -157,6 +157,7 @@ int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_
 {
     MGPU_TRY(lower(out, t, mode, batch));
     int rc = plan ? mgpu_rewrite_forward(*out, plan) : 0;
+    mgpu_pool_first(*out);
     if (rc == 0)
         rc = fill_graph(*out, t, mode, plan);
     rc = mgpu_prefix(rc, "%s", t->path);
@@ -292,10 +293,38 @@ static int compile_mode(struct mgpu_trainer *t, enum mgpu_mode mode)
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-static int allocate_rank(struct mgpu_trainer *t, int r)
+/* Replicas are threads of this process: one copy of the weights serves all, where it is one memory
+ * and all programs allow it. */
+static bool may_share(const struct mgpu_trainer *t)
+{
+    bool share = t->plan->replicas > 1;
+    for (int r = 0; r < mgpu_team_size(t->team); r++) {
+        const struct mgpu_rank *rank = mgpu_team_rank(t->team, r);
+        const struct mgpu_rank *first = mgpu_team_rank(t->team, rank->place);
+        share = share && rank->engine->ops->borrow && rank->engine->ops == first->engine->ops;
+        for (int i = 0; i < t->compiled_count && share; i++)
+            share = !t->compiled[i].program[r] || mgpu_program_may_share(t->compiled[i].program[r]);
+    }
+    return share;
+}
+
+static int bind_rank(struct mgpu_trainer *t, struct mgpu_rank *rank, bool share)
+{
+    for (int i = 0; i < t->compiled_count; i++) {
+        struct mgpu_program *p = t->compiled[i].program[rank->rank];
+        if (p)
+            MGPU_TRY(mgpu_rank_bind(rank, p));
+        if (p && share)
+            mgpu_program_cut(p, rank->replica, rank->replicas);
+    }
+    return 0;
+}
+
+static int allocate_rank(struct mgpu_trainer *t, int r, bool share)
 {
     int64_t bytes[MGPU_BUFFERS];
     struct mgpu_rank *rank = mgpu_team_rank(t->team, r);
+    rank->lender = share && rank->replica > 0 ? mgpu_team_rank(t->team, rank->place) : NULL;
     memcpy(bytes, t->store[r]->bytes, sizeof bytes);
     bytes[MGPU_BUFFER_SCALARS] = MGPU_SCALARS * (int64_t)sizeof(double);
     for (int i = 0; i < t->compiled_count; i++)
@@ -303,10 +332,7 @@ static int allocate_rank(struct mgpu_trainer *t, int r)
             if (t->compiled[i].program[r]->bytes[b] > bytes[b])
                 bytes[b] = t->compiled[i].program[r]->bytes[b];
     MGPU_TRY(mgpu_rank_allocate(rank, bytes));
-    for (int i = 0; i < t->compiled_count; i++)
-        if (t->compiled[i].program[r])
-            MGPU_TRY(mgpu_rank_bind(rank, t->compiled[i].program[r]));
-    return 0;
+    return bind_rank(t, rank, share);
 }
 
 /* The whole batch on no rank: finds constants that depend on a sample's place, which a rank's part
@@ -335,8 +361,9 @@ int mgpu_build_programs(struct mgpu_trainer *t, unsigned modes)
             MGPU_TRY(check_whole(t, (enum mgpu_mode)mode));
             MGPU_TRY(compile_mode(t, (enum mgpu_mode)mode));
         }
+    bool share = may_share(t);
     for (int r = 0; r < ranks; r++)
-        MGPU_TRY(allocate_rank(t, r));
+        MGPU_TRY(allocate_rank(t, r, share));
     if (t->options.skip_nonfinite && modes & 1u << MGPU_MODE_TRAIN)
         MGPU_TRY(mgpu_keep_allocate(t));
     if (t->options.profile)

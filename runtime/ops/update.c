@@ -52,6 +52,11 @@ static int state_names(const struct mgpu_update_attrs *a, const char *names[MOST
     return n;
 }
 
+bool mgpu_update_is_pointwise(const struct mgpu_node *node)
+{
+    return attrs_of(node)->kind != MGPU_LAMB;
+}
+
 int mgpu_update_states(const struct mgpu_update_attrs *attrs, double start[MOST_STATES])
 {
     const char *names[MOST_STATES];

@@ -33,6 +33,9 @@ struct mgpu_update_attrs {
     bool nesterov, amsgrad, centered;
 };
 
+/* Whether an element depends on no other (LAMB's trust ratio is a whole weight's). */
+bool mgpu_update_is_pointwise(const struct mgpu_node *node);
+
 /* How many state tensors (each of w's shape) the kind needs with these attributes, and the value
  * that each starts from. LAMB's trust ratio needs none. */
 int mgpu_update_states(const struct mgpu_update_attrs *attrs, double start[3]);

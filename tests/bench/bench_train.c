@@ -6,7 +6,7 @@
  *     build/bench_train lines COMMAND...         steps of another program: a line of its output
  * each
  *
- *     threads=2  devices=cpu:0  batch=  seconds=20 (of timed steps)  steps=30 (at most)
+ *     threads=2  devices=cpu:0  batch=  seconds=20 (of timed steps)  steps=1000 (at most)
  *     profile=TRACE.json  exact=1  who=mgpu (a name for the line)
  *
  * Prints one line of NAME=VALUE words: ms of a step (least and median), memory in MiB (of our
@@ -379,7 +379,7 @@ static int bench(const struct bench_model *m, int argc, char **argv)
                          .devices = "cpu:0",
                          .threads = 2,
                          .batch = m->batch,
-                         .steps = 30,
+                         .steps = MOST_STEPS,
                          .seconds = 20};
     char folder[] = "/tmp/mgpu-bench-XXXXXX";
     for (int i = 2; i < argc; i++)

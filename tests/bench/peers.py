@@ -17,7 +17,7 @@ network, mode, folder = sys.argv[1:4]
 seconds = float(sys.argv[4]) if len(sys.argv) > 4 else 20
 threads = int(sys.argv[5]) if len(sys.argv) > 5 else 2
 SGD = ("resnet20", "resnet50", "vgg16")  # the others: Adam
-MOST_STEPS = 30
+MOST_STEPS = 1000
 
 
 def load(name):

@@ -1,6 +1,7 @@
 /* The rewrites before compilation: what becomes one node, what must not, and that the numbers stay.
  */
 #include "runtime/compile/fuse.h"
+#include "runtime/compile/rewrite.h"
 #include "runtime/graph/fold.h"
 #include "runtime/graph/gradient.h"
 #include "runtime/ops/build.h"
@@ -8,6 +9,7 @@
 #include "runtime/ops/conv.h"
 #include "runtime/ops/normalize.h"
 #include "runtime/ops/pointwise.h"
+#include "runtime/ops/pool.h"
 #include "runtime/ops/reduce.h"
 #include "runtime/ref/ref.h"
 #include "tests/ops/run_graph.h"
@@ -362,8 +364,6 @@ static struct mgpu_value *all_reduce(struct mgpu_graph *g, struct mgpu_value *v)
     return sum;
 }
 
-/* Terms that are reduced in place have memory of their own, and who reads what is reduced stays
- * before it. */
 /* The gradient of a bias becomes a sum of its own; a convolution without one stays. */
 static void test_biases(void)
 {
@@ -392,6 +392,51 @@ static void test_biases(void)
     mgpu_graph_free(g);
 }
 
+/* max(w, 0), its least of 0.5, a max pool of 2x2: the pool is first, and all numbers stay. */
+static int pool_behind_limits(bool first, bool seen, double *to)
+{
+    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
+    struct mgpu_dim dims[] = {mgpu_dim_const(1), mgpu_dim_const(2), mgpu_dim_const(5),
+                              mgpu_dim_const(6)};
+    struct mgpu_value *w = mgpu_graph_parameter(g, "w", MGPU_WEIGHT, MGPU_DOUBLE, 4, dims);
+    struct mgpu_value *half = mgpu_const_double(g, MGPU_DOUBLE, 0.5), *out[2];
+    struct mgpu_value *low = relu(g, w), *x = mgpu_binary(g, MGPU_X_MIN, low, half);
+    struct mgpu_pool_attrs attrs = {.spatial = 2,
+                                    .kernel = {2, 2},
+                                    .stride = {2, 2},
+                                    .dilation = {1, 1},
+                                    .before = {1, 0},
+                                    .in = {5, 6},
+                                    .out = {3, 3}};
+    mgpu_settle_expressions(g); /* the half is part of the expression */
+    CHECK_OK(mgpu_graph_node(g, &mgpu_op_max_pool, &attrs, 1, &x, 2, out));
+    if (seen)
+        mgpu_graph_output(g, "limited", x);
+    if (first)
+        mgpu_pool_first(g);
+    CHECK((g->nodes[0]->op == &mgpu_op_max_pool) == (first && !seen));
+    struct mgpu_value *loss =
+        mgpu_reduce(g, MGPU_REDUCE_SUM, mgpu_mul(g, out[0], out[0]), 15, false);
+    mgpu_graph_output(g, "loss", loss);
+    CHECK_OK(mgpu_gradient(g, loss, false));
+    int n = evaluate(g, to);
+    mgpu_graph_free(g);
+    return n;
+}
+
+static void test_pool_first(void)
+{
+    double before[256], after[256];
+    for (int seen = 0; seen < 2; seen++) {
+        int n = pool_behind_limits(false, seen, before);
+        CHECK(n > 60 && pool_behind_limits(true, seen, after) == n);
+        for (int i = 0; i < n; i++)
+            CHECK_NEAR(after[i], before[i], 0);
+    }
+}
+
+/* Terms that are reduced in place have memory of their own, and who reads what is reduced stays
+ * before it. */
 static void test_communication(void)
 {
     struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
@@ -507,6 +552,7 @@ int main(void)
     test_outputs();
     test_norms();
     test_biases();
+    test_pool_first();
     test_communication();
     test_send();
     test_roles();

@@ -182,9 +182,17 @@ static int make_rank(struct world *w, int r)
     for (int b = 0; b < MGPU_BUFFERS; b++)
         if (w->store[r]->bytes[b] > bytes[b])
             bytes[b] = w->store[r]->bytes[b];
-    MGPU_TRY(mgpu_rank_allocate(mgpu_team_rank(w->team, r), bytes));
-    for (int64_t n = 1; n <= WORLD_SAMPLES; n++)
-        mgpu_program_bind(w->program[r][n], mgpu_team_rank(w->team, r)->buffer);
+    struct mgpu_rank *rank = mgpu_team_rank(w->team, r);
+    bool share = w->model->share;
+    rank->lender = share && rank->replica ? mgpu_team_rank(w->team, rank->place) : NULL;
+    MGPU_TRY(mgpu_rank_allocate(rank, bytes));
+    for (int64_t n = 1; n <= WORLD_SAMPLES; n++) {
+        if (share && !mgpu_program_may_share(w->program[r][n]))
+            return mgpu_fail(MGPU_EINTERNAL, "the weights cannot be shared");
+        mgpu_program_bind(w->program[r][n], rank->buffer);
+        if (share)
+            mgpu_program_cut(w->program[r][n], rank->replica, rank->replicas);
+    }
     fill_weights(w, r);
     return 0;
 }

@@ -16,6 +16,7 @@ struct world_model {
     int (*build)(struct mgpu_graph **out, int64_t batch, void *context);
     void *context;
     int features, classes;
+    bool share; /* replicas have one copy of the weights */
 };
 
 /* Trains on batches of 7, 2 and 5 samples. losses[WORLD_STEPS]; the weights of all places, in order

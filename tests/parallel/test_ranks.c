@@ -66,10 +66,10 @@ static int build(struct mgpu_graph **out, int64_t batch, void *context)
     return world_add_updates(g, 0.3);
 }
 
-static const struct world_model model = {.build = build, .features = FEATURES, .classes = CLASSES};
-
-static int64_t train(int ranks, double *losses, double *weights)
+static int64_t train(int ranks, bool share, double *losses, double *weights)
 {
+    struct world_model model = {
+        .build = build, .features = FEATURES, .classes = CLASSES, .share = share};
     struct mgpu_plan *plan = mgpu_plan_data(ranks);
     plan->bucket_bytes = 64; /* several buckets */
     int64_t n = world_train(&model, plan, 1, losses, weights);
@@ -78,10 +78,10 @@ static int64_t train(int ranks, double *losses, double *weights)
     return n;
 }
 
-static void compare(int ranks, const double *want_loss, const double *want)
+static void compare(int ranks, bool share, const double *want_loss, const double *want)
 {
     double losses[WORLD_STEPS], weights[WORLD_MOST], worst = 0;
-    int64_t n = train(ranks, losses, weights);
+    int64_t n = train(ranks, share, losses, weights);
     for (int i = 0; i < WORLD_STEPS; i++)
         CHECK_NEAR(losses[i], want_loss[i], 1e-11);
     for (int64_t i = 0; i < n; i++)
@@ -89,11 +89,12 @@ static void compare(int ranks, const double *want_loss, const double *want)
     CHECK_(worst < 1e-11, "%d ranks: a weight is off by %g", ranks, worst);
 }
 
+/* With the weights shared the updates are the same. */
 static void test_bits(int ranks)
 {
     double losses[2][WORLD_STEPS], weights[2][WORLD_MOST];
-    int64_t n = train(ranks, losses[0], weights[0]);
-    train(ranks, losses[1], weights[1]);
+    int64_t n = train(ranks, false, losses[0], weights[0]);
+    train(ranks, true, losses[1], weights[1]);
     CHECK(!memcmp(losses[0], losses[1], sizeof losses[0]));
     CHECK(n > 0 && !memcmp(weights[0], weights[1], (size_t)n * 8));
 }
@@ -125,10 +126,12 @@ int main(void)
 {
     double losses[WORLD_STEPS], weights[WORLD_MOST];
     mgpu_fold_set(mgpu_ref_fold);
-    train(1, losses, weights);
+    train(1, false, losses, weights);
     CHECK(losses[0] > 0.5 && losses[0] < 5);
-    for (int ranks = 2; ranks <= 4; ranks++)
-        compare(ranks, losses, weights);
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        compare(ranks, false, losses, weights);
+        compare(ranks, true, losses, weights);
+    }
     test_bits(3);
     test_broken_list();
     return test_end();

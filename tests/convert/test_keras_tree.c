@@ -99,6 +99,11 @@ static void test_inside(void)
     test_known("functional");
     CHAIN_2("model_3"); /* tf.keras's name of it */
     test_known("functional");
+    CHAIN("StatefulPartitionedCall/m_1/zz_1/Cast",
+          "StatefulPartitionedCall/m_1/sequential_1/dense_1/Cast",
+          "StatefulPartitionedCall/m_1/sequential_1/dense_1_1/Cast",
+          "StatefulPartitionedCall/m_1/aa_1/Cast"); /* by way of a SavedModel */
+    test_known("sequential");
 
     CHAIN_3("encoder");
     CHECK_FAILS(convert(store, false), "of which class 'encoder' is");

@@ -1,6 +1,6 @@
 #include "exporter/framework_names.h"
 
-#include "exporter/keras_tree.h"
+#include "exporter/framework_parts.h"
 #include "exporter/scopes.h"
 #include "runtime/base/names.h"
 #include "runtime/base/status.h"
@@ -14,14 +14,22 @@ enum mgpu_family mgpu_framework_family(const struct mgpu_onnx_model *model)
     return model->producer == MGPU_PRODUCER_TENSORFLOW ? MGPU_FAMILY_KERAS : MGPU_FAMILY_TORCH;
 }
 
-static struct mgpu_named_array *add(struct mgpu_framework_arrays *a, const char *name,
-                                    const char *layer, struct mgpu_framework_from from)
+static void add(struct mgpu_framework_arrays *a, const char *name, const char *layer,
+                struct mgpu_framework_from from)
 {
     a->array = mgpu_grow(a->array, (size_t)a->count, sizeof *a->array);
     a->from = mgpu_grow(a->from, (size_t)a->count, sizeof *a->from);
     a->from[a->count] = from;
-    a->array[a->count] = (struct mgpu_named_array){.name = (char *)name, .layer = layer};
-    return &a->array[a->count++];
+    a->array[a->count++] = (struct mgpu_named_array){.name = (char *)name, .layer = layer};
+}
+
+void mgpu_framework_add(struct mgpu_framework_arrays *a, int variable, const char *name,
+                        const char *layer)
+{
+    const struct mgpu_variable *x = &a->variables->variable[variable];
+    add(a, name, layer,
+        (struct mgpu_framework_from){
+            .variable = variable, .weight = x->weight, .holder = x->holder, .tensor = -1});
 }
 
 /* ---- Initializers' names --------------------------------------------------------------------- */
@@ -41,8 +49,7 @@ static void list_initializers(struct mgpu_framework_arrays *a, const struct mgpu
 
 /* ---- Names of variables ---------------------------------------------------------------------- */
 
-/* A path of modules, as the framework writes it: PyTorch with dots. */
-static const char *plain_name(struct mgpu_framework_arrays *a, int variable, size_t root)
+const char *mgpu_framework_name(const struct mgpu_framework_arrays *a, int variable, size_t root)
 {
     const struct mgpu_variables *v = a->variables;
     const struct mgpu_variable *x = &v->variable[variable];
@@ -66,113 +73,24 @@ static const char *plain_name(struct mgpu_framework_arrays *a, int variable, siz
                         : mgpu_arena_format(a->arena, "%s/%s", layer, x->leaf);
 }
 
-static struct mgpu_framework_from from_variable(const struct mgpu_variables *v, int variable)
-{
-    const struct mgpu_variable *x = &v->variable[variable];
-    return (struct mgpu_framework_from){
-        .variable = variable, .weight = x->weight, .holder = x->holder, .tensor = -1};
-}
-
 static void list_plain(struct mgpu_framework_arrays *a)
 {
     const struct mgpu_variables *v = a->variables;
     size_t root = v->family == MGPU_FAMILY_KERAS ? mgpu_variables_root(v) : 0;
     for (int i = 0; i < v->count; i++)
-        add(a, plain_name(a, i, root), NULL, from_variable(v, i));
+        mgpu_framework_add(a, i, mgpu_framework_name(a, i, root), NULL);
 }
 
-/* Two variables may get one name where the graph says too little; then their initializers' names
- * are taken. */
-static bool names_differ(const struct mgpu_framework_arrays *a)
+/* Where the graph says too little two variables get one name, which is given; else NULL. */
+static const char *doubled_name(const struct mgpu_framework_arrays *a)
 {
     struct mgpu_names *names = mgpu_names_new(a->arena);
     for (int i = 0; i < a->count; i++) {
         if (mgpu_names_get(names, a->array[i].name))
-            return false;
+            return a->array[i].name;
         mgpu_names_set(names, a->array[i].name, a);
     }
-    return true;
-}
-
-/* ---- Keras ----------------------------------------------------------------------------------- */
-
-static bool is_statistic(const struct mgpu_variables *v, int variable)
-{
-    return v->variable[variable].role == MGPU_VAR_MEAN ||
-           v->variable[variable].role == MGPU_VAR_VARIANCE;
-}
-
-static bool has_statistics(const struct mgpu_keras_tree *t, int object)
-{
-    for (int i = 0; i < t->variables->count; i++)
-        if (is_statistic(t->variables, i) &&
-            mgpu_keras_tree_top(t, t->variables->variable[i].layer) == object)
-            return true;
-    return false;
-}
-
-/* The legacy layout has a model inside in one group: what is trained, then all else. */
-static int check_inside(const struct mgpu_keras_tree *t)
-{
-    for (int i = 0; i < t->count; i++) {
-        if (!t->object[i].holds)
-            continue;
-        if (!*t->object[i].class_name)
-            return mgpu_fail(MGPU_EINVALID,
-                             "'%s' is a model or layer with others inside, whose order the graph "
-                             "does not tell",
-                             t->object[i].name);
-        MGPU_TRY(mgpu_keras_tree_order(t, i, false));
-        if (t->object[i].parent < 0 && has_statistics(t, i))
-            return mgpu_fail(MGPU_EINVALID,
-                             "'%s' is a model inside, whose weights stand in an order that depends "
-                             "on which of its layers are frozen in Keras",
-                             t->object[i].name);
-    }
-    return 0;
-}
-
-static void list_legacy(struct mgpu_framework_arrays *a, const struct mgpu_keras_tree *t)
-{
-    const struct mgpu_variables *v = a->variables;
-    size_t root = mgpu_variables_root(v);
-    for (int top = 0; top < t->count; top++)
-        for (int pass = 0; pass < 2 && t->object[top].parent < 0; pass++)
-            for (int i = 0; i < v->count; i++) {
-                int last = t->object[top].holds && is_statistic(v, i);
-                if (mgpu_keras_tree_top(t, v->variable[i].layer) != top || last != pass)
-                    continue;
-                const char *name = plain_name(a, i, root);
-                bool known = *v->variable[i].leaf;
-                add(a, known ? mgpu_arena_format(a->arena, "%s:0", name) : name,
-                    t->object[top].name, from_variable(v, i));
-            }
-}
-
-/* PyTorch's stacked layers have one path: that is no name for either. */
-static bool has_own_path(const struct mgpu_keras_tree *t, int layer)
-{
-    const struct mgpu_variable_layer *l = t->variables->layer;
-    for (int i = 0; i < t->variables->layers; i++)
-        if (t->of[i] != t->of[layer] && !strcmp(l[i].path, l[layer].path))
-            return false;
-    return true;
-}
-
-static void list_store(struct mgpu_framework_arrays *a, const struct mgpu_keras_tree *t)
-{
-    const struct mgpu_variables *v = a->variables;
-    size_t root = mgpu_variables_root(v);
-    for (int i = 0, index = 0; i < v->count; i++) {
-        int layer = v->variable[i].layer;
-        index = i && layer == v->variable[i - 1].layer ? index + 1 : 0;
-        const char *name = plain_name(a, i, root), *slash = strrchr(name, '/');
-        add(a, mgpu_arena_format(a->arena, "%s/%d", mgpu_keras_tree_group(t, layer), index),
-            slash && has_own_path(t, layer)
-                ? mgpu_arena_format(a->arena, "%.*s", (int)(slash - name), name)
-                : NULL,
-            from_variable(v, i));
-    }
+    return NULL;
 }
 
 /* ---- As another file ------------------------------------------------------------------------- */
@@ -221,78 +139,6 @@ static int follow(struct mgpu_framework_arrays *a, const struct mgpu_model_sourc
     return 0;
 }
 
-/* ---- What the graph does not tell ------------------------------------------------------------ */
-
-static int ask(int rc)
-{
-    char what[1024];
-    if (rc >= 0)
-        return 0;
-    snprintf(what, sizeof what, "%s", mgpu_error());
-    return mgpu_fail(rc,
-                     "%s: give --like FILE, a Keras file of the same model, or take the graph's "
-                     "order with --by-order",
-                     what);
-}
-
-static int check_legacy(const struct mgpu_keras_tree *t, bool by_order)
-{
-    if (by_order)
-        return 0;
-    MGPU_TRY(ask(check_inside(t)));
-    if (mgpu_keras_tree_order(t, -1, false) < 0)
-        mgpu_note("%s: load the file with by_name=True, or write it with --like FILE, a Keras file "
-                  "of the same model",
-                  mgpu_error());
-    return 0;
-}
-
-static int check_store(const struct mgpu_keras_tree *t, bool by_order)
-{
-    MGPU_TRY(mgpu_keras_tree_classes(t));
-    int rc = by_order ? 0 : mgpu_keras_tree_order(t, -1, true);
-    for (int i = 0; i < t->count && rc == 0 && !by_order; i++)
-        if (t->object[i].holds)
-            rc = mgpu_keras_tree_order(t, i, true);
-    return ask(rc);
-}
-
-/* Keras has the normalisation and the weights as they were before: neither can be had back. */
-static int check_folded(const struct mgpu_variables *v)
-{
-    for (int i = 0; i < v->count; i++)
-        if (mgpu_variable_is_folded(v, i))
-            return mgpu_fail(MGPU_EINVALID,
-                             "the exporter folded a batch normalisation into '%s', and Keras "
-                             "refuses a file without it: export in training form, or write "
-                             "safetensors, npz or ONNX",
-                             mgpu_variable_initializer(v, i));
-    return 0;
-}
-
-static void tell_slash(const struct mgpu_keras_tree *t)
-{
-    if (t->slash && t->variables->model->producer == MGPU_PRODUCER_TENSORFLOW)
-        mgpu_note("names with '/' ('%s') are taken for layers of the model itself; if they are in "
-                  "a model inside, Keras refuses the file: give --like FILE then, a Keras file of "
-                  "the same model",
-                  t->slash);
-}
-
-static int name_keras(struct mgpu_framework_arrays *a, enum mgpu_target target, bool by_order)
-{
-    struct mgpu_keras_tree *t = mgpu_keras_tree_new(a->variables);
-    bool store = target == MGPU_TARGET_KERAS_STORE;
-    MGPU_TRY(check_folded(a->variables));
-    MGPU_TRY(store ? check_store(t, by_order) : check_legacy(t, by_order));
-    tell_slash(t);
-    if (store)
-        list_store(a, t);
-    else
-        list_legacy(a, t);
-    return 0;
-}
-
 /* ---- All of it ------------------------------------------------------------------------------- */
 
 static int name_all(struct mgpu_framework_arrays *a, const struct mgpu_model_source *s,
@@ -308,11 +154,14 @@ static int name_all(struct mgpu_framework_arrays *a, const struct mgpu_model_sou
     enum mgpu_family family = store ? MGPU_FAMILY_KERAS : mgpu_framework_family(s->model);
     mgpu_variables_new(&a->variables, s->model, s->weights, family);
     if (family == MGPU_FAMILY_KERAS && (store || target == MGPU_TARGET_KERAS_H5))
-        MGPU_TRY(name_keras(a, target, o->by_order));
+        MGPU_TRY(mgpu_framework_keras(a, target, o->by_order));
     else
         list_plain(a);
-    if (store || names_differ(a))
+    const char *doubled = store ? NULL : doubled_name(a);
+    if (!doubled)
         return 0;
+    mgpu_note("the graph does not tell what is called '%s': all names are the graph's own",
+              doubled);
     a->count = 0;
     list_initializers(a, s);
     return 0;

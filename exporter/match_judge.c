@@ -145,6 +145,22 @@ static bool any_folded(const struct mgpu_variables *v)
     return false;
 }
 
+/* A file with the normalisations has the weights as they were before: these are not the model's,
+ * though they have the names. */
+static void undo_folded(struct mgpu_match *m, const struct mgpu_layers *f)
+{
+    bool apart = false;
+    for (int i = 0; i < f->count; i++)
+        apart |= f->layer[i].of < 0 && is_normalisation(m->file, &f->layer[i]);
+    for (int i = 0; i < m->model->count && apart; i++)
+        if (m->tensor[i] >= 0 && mgpu_variable_is_folded(m->model, i)) {
+            m->why[m->tensor[i]] = "is not what the model has: the exporter folded a batch "
+                                   "normalisation into that";
+            m->variable[m->tensor[i]] = -1;
+            m->tensor[i] = -1;
+        }
+}
+
 static const char *why_left(const struct mgpu_match *m, const struct mgpu_layers *f, int tensor)
 {
     const struct mgpu_file_layer *l = layer_of(f, tensor);
@@ -219,6 +235,7 @@ int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,
                      const struct mgpu_match_options *o)
 {
     int missing = 0, left = 0;
+    undo_folded(m, file);
     for (int i = 0; i < m->file->count; i++)
         if (m->variable[i] >= 0)
             check_shape(m, i);

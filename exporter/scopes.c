@@ -94,6 +94,17 @@ static void cut_colon(char *text)
         *colon = 0;
 }
 
+/* What a SavedModel's export puts in front of all names is no part of the model. */
+static const char *without_calls(struct mgpu_arena *arena, const char *name)
+{
+    static const char *const calls[] = {"StatefulPartitionedCall", "PartitionedCall", NULL};
+    size_t n;
+    while (name[n = strcspn(name, "/")] &&
+           is_one_of(mgpu_arena_format(arena, "%.*s", (int)n, name), calls))
+        name += n + 1;
+    return name;
+}
+
 /* "zoo_1/dense_2" without the last number of each part. */
 static char *without_numbers(struct mgpu_arena *arena, const char *path)
 {
@@ -115,7 +126,7 @@ static char *without_numbers(struct mgpu_arena *arena, const char *path)
 struct mgpu_scope mgpu_scope_tensorflow(struct mgpu_arena *arena, const char *name, bool renumbered)
 {
     struct mgpu_scope s = {"", ""};
-    char *path = mgpu_arena_string(arena, name), *slash;
+    char *path = mgpu_arena_string(arena, without_calls(arena, name)), *slash;
     cut_colon(path);
     if (!strchr(path, '/'))
         return s;
@@ -139,21 +150,16 @@ struct mgpu_scope mgpu_scope_tensorflow(struct mgpu_arena *arena, const char *na
     return s;
 }
 
-bool mgpu_scope_renumbered(const struct mgpu_onnx_model *model)
+bool mgpu_scope_renumbered(struct mgpu_arena *arena, const struct mgpu_onnx_model *model)
 {
     bool keras3 = false;
     for (int i = 0; i < model->initializers; i++) {
-        const char *name = model->initializer[i].name;
+        const char *name = without_calls(arena, model->initializer[i].name);
         int number;
         size_t n = strcspn(name, "/");
         if (!name[n] || model->initializer[i].array.rank == 0)
             continue;
-        char first[256];
-        if (n >= sizeof first)
-            return false;
-        memcpy(first, name, n);
-        first[n] = 0;
-        if (mgpu_keras_numbered(first, &number) == n)
+        if (mgpu_keras_numbered(mgpu_arena_format(arena, "%.*s", (int)n, name), &number) == n)
             return false;
         keras3 |= strstr(name, "/Cast") || strstr(name, "/convolution") ||
                   strstr(name, "/conv_transpose") || strstr(name, "/GatherV2");

@@ -16,7 +16,7 @@ struct mgpu_scope mgpu_scope_tensorflow(struct mgpu_arena *arena, const char *na
                                         bool renumbered);
 
 /* Whether the names of this model's initializers are Keras 3's. */
-bool mgpu_scope_renumbered(const struct mgpu_onnx_model *model);
+bool mgpu_scope_renumbered(struct mgpu_arena *arena, const struct mgpu_onnx_model *model);
 
 /* Of others: "enc.layers.0.linear1.weight" and "fc/weight" are weight of enc/layers/0/linear1 and
  * of fc. Names that an exporter made up ("onnx::MatMul_12", "val_3") say nothing. */

@@ -309,7 +309,7 @@ void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_mode
                         .tensorflow = model->producer == MGPU_PRODUCER_TENSORFLOW,
                         .pytorch = model->producer == MGPU_PRODUCER_PYTORCH,
                         .users = mgpu_xcalloc((size_t)model->initializers + 1, sizeof *b.users)};
-    b.renumbered = b.tensorflow && mgpu_scope_renumbered(model);
+    b.renumbered = b.tensorflow && mgpu_scope_renumbered(v->arena, model);
     v->renumbered = b.renumbered;
     int n = list_holders(&uses, &b);
     for (int i = 0; i < n; i++)

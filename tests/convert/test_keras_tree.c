@@ -99,6 +99,11 @@ static void test_inside(void)
     test_known("functional");
     CHAIN_2("model_3"); /* tf.keras's name of it */
     test_known("functional");
+    CHAIN("StatefulPartitionedCall/m_1/zz_1/Cast",
+          "StatefulPartitionedCall/m_1/sequential_1/dense_1/Cast",
+          "StatefulPartitionedCall/m_1/sequential_1/dense_1_1/Cast",
+          "StatefulPartitionedCall/m_1/aa_1/Cast"); /* by way of a SavedModel */
+    test_known("sequential");
 
     CHAIN_3("encoder");
     CHECK_FAILS(convert(store, false), "of which class 'encoder' is");
@@ -147,6 +152,27 @@ static void test_folded(void)
     CHECK_FAILS(convert(store, false), "folded a batch normalisation into 'm/conv/BiasAdd_weights");
     CHECK_FAILS(convert(legacy, true), "folded a batch normalisation");
     CHECK_OK(convert(tiny_path("folded.npz"), false));
+}
+
+/* What an exporter took away is said where a file has it. */
+static void test_reasons(void)
+{
+    static const char *const norm[] = {"bn", NULL}, *const dense[] = {"dense", NULL};
+    static const struct weights_entry norms[] = {{"bn", "bn/gamma:0", 1, {2}, 1},
+                                                 {"bn", "bn/beta:0", 1, {2}, 1},
+                                                 {"bn", "bn/moving_mean:0", 1, {2}, 1},
+                                                 {"bn", "bn/moving_variance:0", 1, {2}, 1}};
+    static const struct weights_entry denses[] = {{"dense", "dense/kernel:0", 2, {2, 2}, 1},
+                                                  {"dense", "dense/bias:0", 1, {2}, 0}};
+    const struct mgpu_convert_options into = {.model = model};
+    weights_legacy(legacy, norm, norms, 4); /* into the model of test_folded */
+    CHECK_FAILS(weights_convert(line, legacy, back, &into),
+                "'bn/gamma:0' [2] has no place: the exporter folded batch normalisations");
+    make_onnx_file(model, "producer tf2onnx\ninput x float N 2\n"
+                          "init m/dense/MatMul/ReadVariableOp:0 float 2 2 = 1 2 3 4\n"
+                          "y = MatMul(x, m/dense/MatMul/ReadVariableOp:0)\noutput y float N 2\n");
+    weights_legacy(legacy, dense, denses, 2);
+    CHECK_FAILS(weights_convert(line, legacy, back, &into), "mgpu-train --add-bias");
 }
 
 /* ---- Two halves of a bias -------------------------------------------------------------------- */
@@ -218,6 +244,7 @@ int main(void)
     test_inside();
     test_statistics();
     test_folded();
+    test_reasons();
     test_halves();
     tiny_end();
     return test_end();

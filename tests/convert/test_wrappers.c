@@ -199,6 +199,46 @@ static void test_compare_rest(void)
     free(text);
 }
 
+/* ---- Folded normalisations ------------------------------------------------------------------- */
+
+/* A convolution that holds its normalisation takes no weights of a file that has both; but takes
+ * its own back. */
+static void test_folded(void)
+{
+    const char *both = tiny_path("both.onnx"), *folded = tiny_path("folded.onnx");
+    struct mgpu_convert_options none = {0}, into = {.model = folded};
+    make_onnx_file(both, "producer pytorch\ninput x float N 2 1\n"
+                         "init conv.weight float 2 2 1 = 1 2 3 4\n"
+                         "init bn.weight float 2 = 5 6\n"
+                         "init bn.bias float 2 = 7 8\n"
+                         "init bn.running_mean float 2 = 1 3\n"
+                         "init bn.running_var float 2 = 2 4\n"
+                         "init fc.weight float 2 2 = 9 10 11 12\n"
+                         "c = Conv(x, conv.weight)\n"
+                         "b = BatchNormalization(c, bn.weight, bn.bias, bn.running_mean, "
+                         "bn.running_var)\n"
+                         "f = Flatten(b)\n"
+                         "y = Gemm(f, fc.weight) transB=1\noutput y float N 2\n");
+    make_onnx_file(folded, "producer pytorch\ninput x float N 2 1\n"
+                           "init onnx::Conv_7 float 2 2 1 = .5 .6 .7 .8\n"
+                           "init onnx::Conv_8 float 2 = .1 .2\n"
+                           "init fc.weight float 2 2 = .25\n"
+                           "c = Conv(x, onnx::Conv_7, onnx::Conv_8) name=\"/conv/Conv\"\n"
+                           "f = Flatten(c)\n"
+                           "y = Gemm(f, fc.weight) transB=1\noutput y float N 2\n");
+    CHECK_OK(weights_convert(line, both, file, &none));
+    CHECK_FAILS(weights_convert(line, file, out, &into),
+                "(the exporter folded a batch normalisation into it)");
+    into.partial = true;
+    CHECK_OK(weights_convert(line, file, out, &into));
+    CHECK_(!strcmp(line, "1 of 6 tensors\n"), "%s", line);
+    CHECK(weights_differ(out, folded, 0) == 1);
+    CHECK_OK(weights_convert(line, folded, file, &none));
+    CHECK_OK(weights_convert(line, file, out, &into));
+    CHECK_(!strcmp(line, "3 of 3 tensors\n"), "%s", line);
+    CHECK(weights_differ(out, folded, 0) == 0);
+}
+
 /* ---- --init ---------------------------------------------------------------------------------- */
 
 /* Starts and gives the first elements of both weights. */
@@ -267,6 +307,7 @@ int main(void)
     test_left_out();
     test_compare();
     test_compare_rest();
+    test_folded();
     test_init();
     tiny_end();
     return test_end();

@@ -1,0 +1,163 @@
+/* A model's arrays in the two layouts of Keras, which finds them by the order of its layers. */
+#include "exporter/framework_parts.h"
+#include "exporter/keras_tree.h"
+#include "runtime/base/status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool is_statistic(const struct mgpu_variables *v, int variable)
+{
+    return v->variable[variable].role == MGPU_VAR_MEAN ||
+           v->variable[variable].role == MGPU_VAR_VARIANCE;
+}
+
+/* ---- What the graph does not tell ------------------------------------------------------------ */
+
+static int ask(int rc)
+{
+    char what[1024];
+    if (rc >= 0)
+        return 0;
+    snprintf(what, sizeof what, "%s", mgpu_error());
+    return mgpu_fail(rc,
+                     "%s: give --like FILE, a Keras file of the same model, or take the graph's "
+                     "order with --by-order",
+                     what);
+}
+
+static bool has_statistics(const struct mgpu_keras_tree *t, int object)
+{
+    for (int i = 0; i < t->variables->count; i++)
+        if (is_statistic(t->variables, i) &&
+            mgpu_keras_tree_top(t, t->variables->variable[i].layer) == object)
+            return true;
+    return false;
+}
+
+/* The legacy layout has a model inside in one group: what is trained, then all else. */
+static int check_inside(const struct mgpu_keras_tree *t)
+{
+    for (int i = 0; i < t->count; i++) {
+        if (!t->object[i].holds)
+            continue;
+        if (!*t->object[i].class_name)
+            return mgpu_fail(MGPU_EINVALID,
+                             "'%s' is a model or layer with others inside, whose order the graph "
+                             "does not tell",
+                             t->object[i].name);
+        MGPU_TRY(mgpu_keras_tree_order(t, i, false));
+        if (t->object[i].parent < 0 && has_statistics(t, i))
+            return mgpu_fail(MGPU_EINVALID,
+                             "'%s' is a model inside, whose weights stand in an order that depends "
+                             "on which of its layers are frozen in Keras",
+                             t->object[i].name);
+    }
+    return 0;
+}
+
+static int check_legacy(const struct mgpu_keras_tree *t, bool by_order)
+{
+    if (by_order)
+        return 0;
+    MGPU_TRY(ask(check_inside(t)));
+    if (mgpu_keras_tree_order(t, -1, false) < 0)
+        mgpu_note("%s: load the file with by_name=True, or write it with --like FILE, a Keras file "
+                  "of the same model",
+                  mgpu_error());
+    return 0;
+}
+
+static int check_store(const struct mgpu_keras_tree *t, bool by_order)
+{
+    MGPU_TRY(mgpu_keras_tree_classes(t));
+    int rc = by_order ? 0 : mgpu_keras_tree_order(t, -1, true);
+    for (int i = 0; i < t->count && rc == 0 && !by_order; i++)
+        if (t->object[i].holds)
+            rc = mgpu_keras_tree_order(t, i, true);
+    return ask(rc);
+}
+
+/* Keras has the normalisation and the weights as they were before: neither can be had back. */
+static int check_folded(const struct mgpu_variables *v)
+{
+    for (int i = 0; i < v->count; i++)
+        if (mgpu_variable_is_folded(v, i))
+            return mgpu_fail(MGPU_EINVALID,
+                             "the exporter folded a batch normalisation into '%s', and Keras "
+                             "refuses a file without it: export in training form, or write "
+                             "safetensors, npz or ONNX",
+                             mgpu_variable_initializer(v, i));
+    return 0;
+}
+
+static void tell_slash(const struct mgpu_keras_tree *t)
+{
+    if (t->slash)
+        mgpu_note("names with '/' ('%s') are taken for layers of the model itself; if they are in "
+                  "a model inside, Keras refuses the file: give --like FILE then, a Keras file of "
+                  "the same model",
+                  t->slash);
+}
+
+/* ---- The two layouts ------------------------------------------------------------------------- */
+
+static void list_legacy(struct mgpu_framework_arrays *a, const struct mgpu_keras_tree *t)
+{
+    const struct mgpu_variables *v = a->variables;
+    size_t root = mgpu_variables_root(v);
+    for (int top = 0; top < t->count; top++)
+        for (int pass = 0; pass < 2 && t->object[top].parent < 0; pass++)
+            for (int i = 0; i < v->count; i++) {
+                int last = t->object[top].holds && is_statistic(v, i);
+                if (mgpu_keras_tree_top(t, v->variable[i].layer) != top || last != pass)
+                    continue;
+                const char *name = mgpu_framework_name(a, i, root);
+                bool known = *v->variable[i].leaf;
+                mgpu_framework_add(a, i, known ? mgpu_arena_format(a->arena, "%s:0", name) : name,
+                                   t->object[top].name);
+            }
+}
+
+/* PyTorch's stacked layers have one path: that is no name for either. */
+static bool has_own_path(const struct mgpu_keras_tree *t, int layer)
+{
+    const struct mgpu_variable_layer *l = t->variables->layer;
+    for (int i = 0; i < t->variables->layers; i++)
+        if (t->of[i] != t->of[layer] && !strcmp(l[i].path, l[layer].path))
+            return false;
+    return true;
+}
+
+static void list_store(struct mgpu_framework_arrays *a, const struct mgpu_keras_tree *t)
+{
+    const struct mgpu_variables *v = a->variables;
+    size_t root = mgpu_variables_root(v);
+    for (int i = 0, index = 0; i < v->count; i++) {
+        int layer = v->variable[i].layer;
+        index = i && layer == v->variable[i - 1].layer ? index + 1 : 0;
+        const char *name = mgpu_framework_name(a, i, root), *slash = strrchr(name, '/');
+        const char *path = slash && has_own_path(t, layer)
+                               ? mgpu_arena_format(a->arena, "%.*s", (int)(slash - name), name)
+                               : NULL;
+        mgpu_framework_add(
+            a, i, mgpu_arena_format(a->arena, "%s/%d", mgpu_keras_tree_group(t, layer), index),
+            path);
+    }
+}
+
+int mgpu_framework_keras(struct mgpu_framework_arrays *a, enum mgpu_target target, bool by_order)
+{
+    struct mgpu_keras_tree *t = mgpu_keras_tree_new(a->variables);
+    bool store = target == MGPU_TARGET_KERAS_STORE;
+    bool keras = a->variables->model->producer == MGPU_PRODUCER_TENSORFLOW;
+    MGPU_TRY(keras ? check_folded(a->variables) : 0);
+    MGPU_TRY(store ? check_store(t, by_order) : check_legacy(t, by_order));
+    if (keras)
+        tell_slash(t);
+    if (store)
+        list_store(a, t);
+    else
+        list_legacy(a, t);
+    return 0;
+}

@@ -85,6 +85,33 @@ static void test_bag(void)
     }
 }
 
+/* Values that are read twice, one behind the other: 2^40 ways lead back, and each is gone once. */
+static void test_many_ways(void)
+{
+    enum { LEVELS = 40, TEXT = 8192 };
+    struct built b;
+    char *text = mgpu_xcalloc(TEXT, 1);
+    int n = snprintf(text, TEXT,
+                     "input x float N 2\ninit zero int64 = 0\nshape = Shape(x)\n"
+                     "n = Gather(shape, zero)\ngraph body {\ninput i int64\ninput c bool\n"
+                     "v0 = Gather(x, i)\n");
+    for (int k = 0; k < LEVELS && n < TEXT; k++)
+        n += snprintf(text + n, (size_t)(TEXT - n), "u%d = Abs(v%d)\nv%d = Add(v%d, u%d)\n", k, k,
+                      k + 1, k, k);
+    snprintf(text + n, (size_t)(TEXT - n),
+             "k = Identity(c)\noutput k\noutput v%d\n}\ny = Loop(n, -) body=@body\noutput y\n",
+             LEVELS);
+    CHECK_OK(build(&b, text, 3));
+    CHECK(!b.g->whole);
+    start(&b);
+    CHECK_OK(mgpu_run_feed(&b.run, value(&b, "x"), (const double[]){1, 2, 3, 4, 5, -6}));
+    CHECK_OK(mgpu_run_all(&b.run));
+    double more = 0x1p40;
+    check_values(&b, b.g->outputs[0], VALUES(more, 2 * more, 3 * more, 4 * more, 5 * more, 0));
+    end(&b);
+    free(text);
+}
+
 /* A round that reads the sample before it is no computation of each sample by itself. */
 static void test_mixing_loop(void)
 {
@@ -166,6 +193,7 @@ int main(void)
     mgpu_fold_set(mgpu_ref_fold);
     test_wrong();
     test_bag();
+    test_many_ways();
     test_mixing_loop();
     test_places();
     test_batch_branch();

@@ -16,7 +16,7 @@ static const struct {
     const char *name;
     bool square;
 } slots[] = {
-    {"momentum", false},      {"velocity", false},   {"exp_avg", false},  {"exp_avg_sq", true},
+    {"momentum", false},      {"velocity", false},  {"exp_avg", false},  {"exp_avg_sq", true},
     {"max_exp_avg_sq", true}, {"square_avg", true}, {"grad_avg", false}, {"sum", true},
 };
 enum { SLOTS = sizeof slots / sizeof *slots };

@@ -235,10 +235,16 @@ static void check_one(int (*read)(const char *path), const char *good, long roun
 }
 
 /* MGPU_FUZZ=N: rounds for each file; MGPU_SEED=S. */
+static long rounds(void)
+{
+    const char *text = getenv("MGPU_FUZZ");
+    return text && atol(text) > 0 ? atol(text) : ROUNDS;
+}
+
 static void check_file(const char *good, int (*read)(const char *path))
 {
-    const char *rounds = getenv("MGPU_FUZZ"), *seed = getenv("MGPU_SEED");
-    long most = rounds ? atol(rounds) : ROUNDS;
+    const char *seed = getenv("MGPU_SEED");
+    long most = rounds();
     size_t size;
     uint8_t *bytes = build_load(good, &size), *bad = malloc(size);
     state = seed ? strtoull(seed, NULL, 10) : 1;
@@ -254,13 +260,13 @@ static void check_file(const char *good, int (*read)(const char *path))
     free(bad);
 }
 
-/* Every bit of a checkpoint in turn: what is read is what was written. */
+/* Single bits of a checkpoint, evenly over all of it: what is read is what was written. */
 static void check_bits(const char *good)
 {
     size_t size;
     uint8_t *bytes = build_load(good, &size);
-    long step = getenv("MGPU_FUZZ") ? 1 : 97;
-    for (long bit = 0; bit < (long)size * 8; bit += step) {
+    long most = (long)size * 8, step = most / (4 * rounds()) + 1;
+    for (long bit = 0; bit < most; bit += step) {
         bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
         build_bytes(bad_path, bytes, size);
         check_one(read_run, good, bit);

@@ -96,10 +96,31 @@ static bool same_records(const struct mgpu_record *a, const struct mgpu_record *
     return same;
 }
 
+/* As a file of weights: each that is there is one that was written. */
+static void read_as_weights(const char *path)
+{
+    struct mgpu_checkpoint *c;
+    struct mgpu_array a;
+    int rc = mgpu_checkpoint_open(&c, path, true);
+    for (int i = 0; rc == 0 && c->run && i < c->count; i++) {
+        const char *name = c->tensor[i].name;
+        if (!c->tensor[i].weight || mgpu_checkpoint_load(c, i, &a) < 0)
+            continue;
+        const struct mgpu_array *was = mgpu_array_list_find(&good_run.list[MGPU_RUN_WEIGHT], name);
+        CHECK_(was && mgpu_array_count(was) == mgpu_array_count(&a) &&
+                   !memcmp(was->data, a.data, (size_t)mgpu_array_count(&a) * sizeof(float)),
+               "'%s'", name);
+        mgpu_array_free(&a);
+    }
+    mgpu_checkpoint_close(c);
+}
+
 static int read_run(const char *path)
 {
     struct mgpu_run_state s;
     mgpu_run_state_init(&s);
+    if (good_run.arena)
+        read_as_weights(path);
     int rc = mgpu_run_state_read(&s, path);
     for (int k = 0; rc == 0 && k < MGPU_RUN_LISTS; k++)
         CHECK(same_lists(&s.list[k], &good_run.list[k]));

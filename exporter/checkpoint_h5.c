@@ -17,6 +17,7 @@
 struct h5_state {
     int files;
     struct mgpu_h5_reader **file;
+    struct mgpu_record record; /* of a run's checkpoint */
 };
 
 struct h5_place {
@@ -30,9 +31,11 @@ static int load_h5(const struct mgpu_checkpoint *c, const struct mgpu_checkpoint
                    struct mgpu_array *to)
 {
     const struct h5_place *place = t->place;
-    (void)c;
-    return mgpu_h5_reader_read(place->file, place->path, MGPU_WHOLE, 0, 0, to->data,
-                               (size_t)mgpu_array_count(to) * mgpu_dtype_size(to->type));
+    const struct h5_state *s = c->state;
+    MGPU_TRY(mgpu_h5_reader_read(place->file, place->path, MGPU_WHOLE, 0, 0, to->data,
+                                 (size_t)mgpu_array_count(to) * mgpu_dtype_size(to->type)));
+    bool summed = c->run && strcmp(t->name, MGPU_SLOT_UPDATES) != 0;
+    return summed ? mgpu_run_array_check(&s->record, t->name, to) : 0;
 }
 
 static void close_h5(struct mgpu_checkpoint *c)
@@ -40,6 +43,7 @@ static void close_h5(struct mgpu_checkpoint *c)
     struct h5_state *s = c->state;
     for (int i = 0; i < s->files; i++)
         mgpu_h5_reader_close(s->file[i]);
+    mgpu_record_free(&s->record);
     free(s->file);
     free(s);
 }
@@ -206,6 +210,9 @@ static int read_weights(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file)
     if (rc <= 0)
         return rc;
     c->run = true;
+    struct h5_state *s = c->state;
+    mgpu_record_init(&s->record, c->arena);
+    MGPU_TRY(mgpu_run_record_read(&s->record, file));
     MGPU_TRY(read_run(c, file));
     return add_set(&t, c, file, MGPU_RUN_GROUP "/updates", MGPU_SLOT_UPDATES);
 }

@@ -1,5 +1,6 @@
 /* The contents of what matched, into the model's own types and layouts. */
 #include "exporter/match.h"
+#include "exporter/slots.h"
 #include "runtime/base/status.h"
 
 #include <inttypes.h>
@@ -116,8 +117,11 @@ static int fill_variable(struct loading *l, struct mgpu_array *to, int variable)
     l->converted += l->m->file->tensor[tensor].type != to->type;
     if (l->m->whole[variable])
         memcpy(to->data, a.data, (size_t)mgpu_array_count(to) * mgpu_dtype_size(to->type));
-    else
-        mgpu_weight_layout_in(&l->m->model->variable[variable].layout, a.data, to->data, to->type);
+    else {
+        struct mgpu_weight_layout layout = l->m->model->variable[variable].layout;
+        layout.negate = layout.negate && !(l->o->slot && mgpu_slot_is_square(l->o->slot));
+        mgpu_weight_layout_in(&layout, a.data, to->data, to->type);
+    }
     mgpu_array_free(&a);
     return 0;
 }

@@ -3,7 +3,6 @@
 #include "exporter/keras_h5.h"
 #include "exporter/keras_names.h"
 #include "runtime/base/status.h"
-#include "runtime/data/h5_reader.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +33,12 @@ void mgpu_run_state_free(struct mgpu_run_state *s)
 
 /* ---- Checksums ------------------------------------------------------------------------------- */
 
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
 static uint32_t crc_of(const void *bytes, size_t size)
 {
     return (uint32_t)crc32_z(0, bytes, size);
@@ -45,8 +50,8 @@ static int64_t array_crc(const struct mgpu_array *a)
     int64_t head[2 + MGPU_MAX_RANK] = {a->type, a->rank};
     for (int i = 0; i < a->rank; i++)
         head[2 + i] = a->dims[i];
-    return crc_of(head, sizeof head) ^
-           (int64_t)crc_of(a->data, (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type)) << 32;
+    uint64_t contents = crc_of(a->data, (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type));
+    return (int64_t)(contents << 32 | crc_of(head, sizeof head));
 }
 
 /* ---- The record as bytes --------------------------------------------------------------------- */
@@ -211,7 +216,7 @@ static int read_bytes(char **out, size_t *size, struct mgpu_h5_reader *file)
     return mgpu_h5_reader_read(file, RECORD, MGPU_WHOLE, 0, 0, *out, *size);
 }
 
-static int read_record(struct mgpu_record *r, struct mgpu_h5_reader *file)
+int mgpu_run_record_read(struct mgpu_record *r, struct mgpu_h5_reader *file)
 {
     char *bytes;
     size_t size = 0;
@@ -230,6 +235,22 @@ static int read_record(struct mgpu_record *r, struct mgpu_h5_reader *file)
                                           (long long)version, VERSION);
 }
 
+static int check_crc(const struct mgpu_array *a, int64_t crc)
+{
+    if (array_crc(a) == crc)
+        return 0;
+    return mgpu_fail(MGPU_EINVALID, "the contents are damaged: their checksum is wrong");
+}
+
+int mgpu_run_array_check(const struct mgpu_record *r, const char *name, const struct mgpu_array *a)
+{
+    for (int i = 0; i + 1 < r->count; i++) /* the checksum is the field behind the name */
+        if (r->field[i].kind == MGPU_FIELD_TEXT && r->field[i + 1].kind == MGPU_FIELD_INT &&
+            !strcmp(r->field[i].text, name) && ends_with(r->field[i + 1].name, ".crc"))
+            return check_crc(a, r->field[i + 1].integer);
+    return mgpu_fail(MGPU_EINVALID, "the run did not write it");
+}
+
 static int read_array(struct mgpu_named_array *out, struct mgpu_h5_reader *file, const char *path,
                       int64_t crc)
 {
@@ -239,9 +260,7 @@ static int read_array(struct mgpu_named_array *out, struct mgpu_h5_reader *file,
     MGPU_TRY(mgpu_array_init(a, s.type, s.rank, s.dims, out->name));
     MGPU_TRY(mgpu_h5_reader_read(file, path, MGPU_WHOLE, 0, 0, a->data,
                                  (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type)));
-    return array_crc(a) == crc
-               ? 0
-               : mgpu_fail(MGPU_EINVALID, "the contents are damaged: their checksum is wrong");
+    return check_crc(a, crc);
 }
 
 /* As many as the record names. */
@@ -270,7 +289,7 @@ static int read_state(struct mgpu_run_state *s, struct mgpu_h5_reader *file)
     if (rc == 0)
         return mgpu_fail(MGPU_EINVALID, "this is no checkpoint of a run: it has no " GROUP);
     if (rc > 0)
-        rc = read_record(&s->record, file);
+        rc = mgpu_run_record_read(&s->record, file);
     for (int i = 0; i < MGPU_RUN_LISTS && rc == 0; i++)
         rc = read_list(&s->list[i], &s->record, file, list_names[i]);
     return rc;

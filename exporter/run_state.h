@@ -15,6 +15,7 @@
 
 #include "exporter/named_array.h"
 #include "runtime/base/record.h"
+#include "runtime/data/h5_reader.h"
 
 #define MGPU_RUN_GROUP "training_state"
 
@@ -43,5 +44,11 @@ int mgpu_run_state_write(struct mgpu_run_state *state, const char *path);
 /* Into an empty one, whose record then restores. A file that is cut off or damaged, of another kind
  * or version is an error that says so, and names the array. */
 int mgpu_run_state_read(struct mgpu_run_state *state, const char *path);
+
+/* For those who read such a file as one of weights: the record alone (made with an arena), and
+ * whether an array called `name` is what was written. */
+int mgpu_run_record_read(struct mgpu_record *out, struct mgpu_h5_reader *file);
+int mgpu_run_array_check(const struct mgpu_record *record, const char *name,
+                         const struct mgpu_array *array);
 
 #endif

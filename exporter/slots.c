@@ -12,14 +12,29 @@ enum { KINDS_MOST = 3 };
 
 /* ---- By name --------------------------------------------------------------------------------- */
 
+static const struct {
+    const char *name;
+    bool square;
+} slots[] = {
+    {"momentum", false},      {"velocity", false},  {"exp_avg", false},  {"exp_avg_sq", true},
+    {"max_exp_avg_sq", true}, {"square_avg", true}, {"grad_avg", false}, {"sum", true},
+};
+enum { SLOTS = sizeof slots / sizeof *slots };
+
 static const char *slot_called(const char *name)
 {
-    static const char *const names[] = {"momentum",       "velocity",   "exp_avg",  "exp_avg_sq",
-                                        "max_exp_avg_sq", "square_avg", "grad_avg", "sum"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(name, names[i]))
-            return names[i];
+    for (int i = 0; i < SLOTS; i++)
+        if (!strcmp(name, slots[i].name))
+            return slots[i].name;
     return NULL;
+}
+
+bool mgpu_slot_is_square(const char *slot)
+{
+    for (int i = 0; i < SLOTS; i++)
+        if (!strcmp(slot, slots[i].name))
+            return slots[i].square;
+    return false;
 }
 
 static bool same_shape(const struct mgpu_checkpoint_tensor *a,

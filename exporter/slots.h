@@ -23,6 +23,9 @@
 /* Fills slot and slot_of of tensors, and updates of the file. What is a slot is no weight. */
 void mgpu_checkpoint_slots(struct mgpu_checkpoint *c);
 
+/* Whether it is made of squares, which have no sign that a layout could change. */
+bool mgpu_slot_is_square(const char *slot);
+
 /* The updates that the optimizer has done; 0 where the file does not say. */
 int mgpu_checkpoint_updates(int64_t *out, const struct mgpu_checkpoint *c);
 

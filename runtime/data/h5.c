@@ -4,11 +4,13 @@
 #include "runtime/base/status.h"
 #include "runtime/data/unpack.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -54,10 +56,16 @@ int mgpu_h5_fail(int code, const char *format, ...)
 
 int mgpu_h5_open_file(hid_t *out, const char *path)
 {
+    struct stat info;
+    *out = -1;
+    if (stat(path, &info) < 0)
+        return mgpu_fail(MGPU_EIO, "%s", strerror(errno));
+    if (!S_ISREG(info.st_mode)) /* a pipe would make us wait */
+        return mgpu_fail(MGPU_EINVALID, "not a regular file");
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     H5Pset_file_locking(access, 0, 1);
     *out = H5Fopen(path, H5F_ACC_RDONLY, access);
-    int rc = *out < 0 ? mgpu_h5_fail(MGPU_EINVALID, "%s: not a readable HDF5 file", path) : 0;
+    int rc = *out < 0 ? mgpu_h5_fail(MGPU_EINVALID, "not a readable HDF5 file") : 0;
     H5Pclose(access); /* forgets what the cause was */
     return rc;
 }

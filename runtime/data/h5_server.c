@@ -57,10 +57,13 @@ static uint64_t own_memory(void)
 static void bound(const struct server *s, uint64_t bytes)
 {
     struct itimerval time = {.it_value.tv_sec = 1 + (time_t)(bytes / BYTES_A_SECOND)};
-    struct rlimit memory = {s->own + MEMORY + bytes, RLIM_INFINITY};
+    struct rlimit memory;
     setitimer(ITIMER_PROF, &time, NULL);
-    if (s->own)
-        setrlimit(RLIMIT_DATA, &memory);
+    if (!s->own || getrlimit(RLIMIT_DATA, &memory) < 0)
+        return;
+    uint64_t most = s->own + MEMORY + bytes;
+    memory.rlim_cur = most < memory.rlim_max ? most : memory.rlim_max;
+    setrlimit(RLIMIT_DATA, &memory);
 }
 
 /* A process that was forked from any program: only the socket is left of its files, what ends the

@@ -39,7 +39,8 @@ int mgpu_best_keep(struct mgpu_trainer *t)
 int mgpu_best_restore(struct mgpu_trainer *t)
 {
     const struct mgpu_early_stopping *stop = t->epochs.stop;
-    if (!stop || !stop->kept || t->epochs.best_again || t->batch_in_epoch)
+    if (!stop || !stop->kept || t->batch_in_epoch || t->epochs.best_again ||
+        stop->best_epoch + 1 == t->epoch) /* it is the last */
         return 0;
     t->epochs.best_again = true;
     for (int r = 0; r < mgpu_team_size(t->team); r++)

@@ -25,7 +25,8 @@ static struct json_object *text(const char *s)
 
 /* ---- --list ---------------------------------------------------------------------------------- */
 
-static struct json_object *describe(const struct mgpu_checkpoint_tensor *t)
+static struct json_object *describe(const struct mgpu_checkpoint *c,
+                                    const struct mgpu_checkpoint_tensor *t)
 {
     struct json_object *o = json_object_new_object(), *shape = json_object_new_array();
     for (int i = 0; i < t->rank; i++)
@@ -36,6 +37,10 @@ static struct json_object *describe(const struct mgpu_checkpoint_tensor *t)
     json_object_object_add(o, "shape", shape);
     json_object_object_add(o, "type", text(mgpu_dtype_name(t->type)));
     json_object_object_add(o, "weight", json_object_new_boolean(t->weight));
+    if (t->slot) {
+        json_object_object_add(o, "slot", text(t->slot));
+        json_object_object_add(o, "of", text(c->tensor[t->slot_of].name));
+    }
     return o;
 }
 
@@ -43,7 +48,7 @@ static void list_json(const struct mgpu_checkpoint *c, FILE *to)
 {
     struct json_object *o = json_object_new_object(), *list = json_object_new_array();
     for (int i = 0; i < c->count; i++)
-        json_object_array_add(list, describe(&c->tensor[i]));
+        json_object_array_add(list, describe(c, &c->tensor[i]));
     json_object_object_add(o, "kind", text(mgpu_checkpoint_kind_name(c->kind)));
     json_object_object_add(o, "weights", json_object_new_int(c->weights));
     json_object_object_add(o, "others", json_object_new_int(c->count - c->weights));
@@ -60,10 +65,13 @@ static void list_text(const struct mgpu_checkpoint *c, FILE *to)
     for (int i = 0; i < c->count; i++) {
         const struct mgpu_checkpoint_tensor *t = &c->tensor[i];
         bool known = *t->layer && c->kind < MGPU_CHECKPOINT_SAFETENSORS;
-        fprintf(to, "  %s %s %s%s%s%s%s%s\n", t->name, mgpu_dtype_name(t->type),
+        fprintf(to, "  %s %s %s%s%s%s%s", t->name, mgpu_dtype_name(t->type),
                 mgpu_shape_text(shape, t->rank, t->dims), known ? "  " : "", known ? t->layer : "",
-                known && *t->leaf ? " " : "", known ? t->leaf : "",
-                t->weight ? "" : "  (no weight)");
+                known && *t->leaf ? " " : "", known ? t->leaf : "");
+        if (t->slot)
+            fprintf(to, "  (%s of %s)\n", t->slot, c->tensor[t->slot_of].name);
+        else
+            fputs(t->weight ? "\n" : "  (no weight)\n", to);
     }
 }
 

@@ -125,10 +125,10 @@ int mgpu_weights_from_file(struct mgpu_weights **weights, const struct mgpu_onnx
     int rc = mgpu_match_new(&m, c, v, options);
     if (rc == 0)
         rc = mgpu_match_load(m, *weights, options);
-    if (rc == 0)
-        set_result(result, m);
     if (rc == 0 && slots)
         rc = load_slots(m, *weights, slots);
+    if (rc == 0)
+        set_result(result, m);
     mgpu_match_free(m);
     mgpu_variables_free(v);
     mgpu_checkpoint_close(c);

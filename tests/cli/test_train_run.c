@@ -220,7 +220,7 @@ static void test_usage(void)
     CHECK_STOPS(2, "no input has a dimension", "--dim", "q=3");
     CHECK_STOPS(2, "--optimizer-state are for --init", "--optimizer-state");
     CHECK_STOPS(1, "nothing.h5", "--init", "nothing.h5");
-    CHECK_STOPS(1, "nothing.h5: not a readable HDF5 file", "--resume", "nothing.h5");
+    CHECK_STOPS(1, "nothing.h5: No such file or directory", "--resume", "nothing.h5");
 }
 
 /* The list of saved files has each once, and none that --keep let go. */

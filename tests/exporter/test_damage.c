@@ -96,10 +96,31 @@ static bool same_records(const struct mgpu_record *a, const struct mgpu_record *
     return same;
 }
 
+/* As a file of weights: each that is there is one that was written. */
+static void read_as_weights(const char *path)
+{
+    struct mgpu_checkpoint *c;
+    struct mgpu_array a;
+    int rc = mgpu_checkpoint_open(&c, path, true);
+    for (int i = 0; rc == 0 && c->run && i < c->count; i++) {
+        const char *name = c->tensor[i].name;
+        if (!c->tensor[i].weight || mgpu_checkpoint_load(c, i, &a) < 0)
+            continue;
+        const struct mgpu_array *was = mgpu_array_list_find(&good_run.list[MGPU_RUN_WEIGHT], name);
+        CHECK_(was && mgpu_array_count(was) == mgpu_array_count(&a) &&
+                   !memcmp(was->data, a.data, (size_t)mgpu_array_count(&a) * sizeof(float)),
+               "'%s'", name);
+        mgpu_array_free(&a);
+    }
+    mgpu_checkpoint_close(c);
+}
+
 static int read_run(const char *path)
 {
     struct mgpu_run_state s;
     mgpu_run_state_init(&s);
+    if (good_run.arena)
+        read_as_weights(path);
     int rc = mgpu_run_state_read(&s, path);
     for (int k = 0; rc == 0 && k < MGPU_RUN_LISTS; k++)
         CHECK(same_lists(&s.list[k], &good_run.list[k]));
@@ -235,10 +256,16 @@ static void check_one(int (*read)(const char *path), const char *good, long roun
 }
 
 /* MGPU_FUZZ=N: rounds for each file; MGPU_SEED=S. */
+static long rounds(void)
+{
+    const char *text = getenv("MGPU_FUZZ");
+    return text && atol(text) > 0 ? atol(text) : ROUNDS;
+}
+
 static void check_file(const char *good, int (*read)(const char *path))
 {
-    const char *rounds = getenv("MGPU_FUZZ"), *seed = getenv("MGPU_SEED");
-    long most = rounds ? atol(rounds) : ROUNDS;
+    const char *seed = getenv("MGPU_SEED");
+    long most = rounds();
     size_t size;
     uint8_t *bytes = build_load(good, &size), *bad = malloc(size);
     state = seed ? strtoull(seed, NULL, 10) : 1;
@@ -254,13 +281,13 @@ static void check_file(const char *good, int (*read)(const char *path))
     free(bad);
 }
 
-/* Every bit of a checkpoint in turn: what is read is what was written. */
+/* Single bits of a checkpoint, evenly over all of it: what is read is what was written. */
 static void check_bits(const char *good)
 {
     size_t size;
     uint8_t *bytes = build_load(good, &size);
-    long step = getenv("MGPU_FUZZ") ? 1 : 97;
-    for (long bit = 0; bit < (long)size * 8; bit += step) {
+    long most = (long)size * 8, step = most / (4 * rounds()) + 1;
+    for (long bit = 0; bit < most; bit += step) {
         bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
         build_bytes(bad_path, bytes, size);
         check_one(read_run, good, bit);

@@ -6,6 +6,8 @@
 #include "tests/support/tiny.h"
 #include "tests/test.h"
 
+#include <sys/stat.h>
+
 /* Weights of different shapes, a dropout, batch statistics. */
 #define NODES                                                                                      \
     "ratio = Constant() value_float=0.4\n"                                                         \
@@ -436,8 +438,11 @@ static void test_broken(void)
     mgpu_trainer_free(t);
     o.resume = file;
     refused(model, &o, "this is no checkpoint of a run");
+    o.resume = build_path("pipe.h5");
+    CHECK(mkfifo(o.resume, 0600) == 0);
+    refused(model, &o, "pipe.h5: not a regular file");
     o.resume = build_path("nothing.h5");
-    refused(model, &o, "nothing.h5: not a readable HDF5 file");
+    refused(model, &o, "nothing.h5: No such file or directory");
 }
 
 /* ---- Words ----------------------------------------------------------------------------------- */

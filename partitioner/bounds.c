@@ -61,10 +61,13 @@ static void bound_work(struct mgpu_bounds *b, const struct mgpu_flow *f,
     double speed = 0, *pinned = MGPU_NEW_ARRAY(arena, double, r->topology->devices);
     b->alone = INFINITY;
     for (int k = 0; k < c.classes; k++) {
+        double all = 0;
         c.total[k] = 0;
         for (int g = 0; g < f->groups; g++)
             c.total[k] += group_ms(f, r, g, c.device[k]);
-        b->alone = fmin(b->alone, c.total[k]);
+        for (int i = 0; i < f->tasks; i++)
+            all += mgpu_task_ms(f, r, i, c.device[k]);
+        b->alone = fmin(b->alone, all);
         speed += c.total[k] > 0 ? c.count[k] / c.total[k] : 0;
     }
     b->work = b->group = 0;
@@ -125,18 +128,17 @@ static double least_host(const struct mgpu_flow *f, const struct mgpu_replica *r
     return least;
 }
 
-/* When each task can end at the earliest. */
+/* When each task can end at the earliest, from the first task on. */
 static double bound_path(const struct mgpu_flow *f, const struct mgpu_replica *r, double *end,
                          struct mgpu_arena *arena)
 {
     struct speeds c;
     double *ready = MGPU_NEW_ARRAY(arena, double, f->tasks), last = 0;
-    double host = least_host(f, r);
     find_classes(&c, r);
     for (int i = 0; i < f->tasks; i++) {
         const struct mgpu_flow_task *t = &f->task[i];
         int place = place_of(f, r, i);
-        end[i] = fmax(ready[i], host) + least_ms(f, r, &c, i);
+        end[i] = ready[i] + least_ms(f, r, &c, i);
         last = fmax(last, end[i]);
         for (int k = t->tensor; k < t->tensor + t->tensors; k++)
             for (int u = f->tensor[k].use; u < f->tensor[k].use + f->tensor[k].uses; u++) {
@@ -198,7 +200,7 @@ void mgpu_bound(struct mgpu_bounds *b, const struct mgpu_flow *f, const struct m
     b->path = bound_path(f, r, end, arena);
     bound_work(b, f, r, arena);
     bound_sums(b, f, r, end);
-    b->step = fmax(fmax(b->path, b->sums), least_host(f, r) + fmax(b->work, b->group));
+    b->step = least_host(f, r) + fmax(fmax(b->path, b->sums), fmax(b->work, b->group));
     if (too_large(f, r))
         b->step = INFINITY;
     mgpu_arena_free(arena);

@@ -4,14 +4,15 @@
 
 #include "partitioner/simulate.h"
 
-struct mgpu_bounds {
+struct mgpu_bounds { /* ms; but for `step`, from the first task on */
     double path; /* longest chain of tasks, each on its best device; pinned groups where they are */
     double work; /* all work spread over the devices: sum_v min_d(y_d t_vd) with sum(y) = 1, for y
                   * as the devices' speed, and for each device with pins alone */
     double group; /* the longest group, on its best device */
     double sums;  /* replicas: the path to a gradient, its sum and its update; and the sum of what
                    * the fullest device must hold */
-    double step;  /* the largest of them; INFINITY when parameters cannot fit the memory */
+    double step;  /* the largest of them, and what the host does before; INFINITY when parameters
+                   * cannot fit the memory */
     double alone; /* all work on the best single device: alone / path is what placement may win */
 };
 

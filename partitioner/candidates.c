@@ -114,6 +114,7 @@ void mgpu_candidate_fill(const struct mgpu_search_run *run, struct mgpu_candidat
     c->bytes_moved = s->moved;
     fill_placement(run, c, t);
     fill_memory(run, c, s);
+    c->memory = t->memory ? t->memory : c->memory;
     fill_events(run, c, t, s);
     mgpu_simulator_free(s);
     mgpu_arena_free(arena);

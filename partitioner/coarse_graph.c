@@ -250,6 +250,7 @@ struct mgpu_task_graph *mgpu_coarse_graph(const struct mgpu_flow *flow, const in
                                   .batch = flow->graph->batch,
                                   .groups = clusters,
                                   .input_bytes = flow->graph->input_bytes,
+                                  .rest_bytes = flow->graph->rest_bytes,
                                   .host_ms = flow->graph->host_ms};
     g->pin = MGPU_NEW_ARRAY(arena, int, clusters);
     memset(g->pin, -1, sizeof(int) * (size_t)clusters);

@@ -6,6 +6,7 @@
 #include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/compile/storage.h"
+#include "runtime/executor/executor.h"
 #include "runtime/graph/step_scalar.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LEAST_STEPS = 3, MOST_STEPS = 32 };
+enum { LEAST_STEPS = 3, MOST_STEPS = 100 };
 
 static double read_clock(clockid_t clock)
 {
@@ -55,15 +56,22 @@ double mgpu_typical_ms(double *ms, int count)
     return ms[count / 4];
 }
 
+/* What a rank runs: the whole graph by itself, or its part of a data parallel step. */
+enum { ALONE, TOGETHER, KINDS };
+
 struct run {
     const struct mgpu_measure *m;
     struct mgpu_team *team;
     struct mgpu_store_layout *store;
+    int kind; /* that is being prepared */
     struct mgpu_graph *graph[MGPU_MAX_RANKS];
     struct mgpu_applied applied[MGPU_MAX_RANKS];
-    struct mgpu_program *program[MGPU_MAX_RANKS];
-    double *ms; /* of rank 0: MOST_STEPS an instruction */
-    int step;   /* -1: not kept */
+    struct mgpu_program *program[KINDS][MGPU_MAX_RANKS];
+    double scalars[MGPU_SCALARS];
+    atomic_bool stop;
+    int step;                          /* -1: not kept */
+    double *node_ms;                   /* of rank 0: MOST_STEPS an instruction */
+    double step_ms[KINDS][MOST_STEPS]; /* of whole steps, without clocks inside */
 };
 
 /* ---- Contents ---------------------------------------------------------------------------------
@@ -97,7 +105,7 @@ static void fill_stored(const struct mgpu_rank *rank, const struct mgpu_stored *
 
 static void fill_rank(struct run *run, struct mgpu_rank *rank)
 {
-    const struct mgpu_program *p = run->program[rank->rank];
+    const struct mgpu_program *p = run->program[ALONE][rank->rank];
     for (int i = 0; i < run->store->count; i++)
         fill_stored(rank, &run->store->entry[i]);
     for (int i = 0; i < p->inputs; i++) {
@@ -106,17 +114,19 @@ static void fill_rank(struct run *run, struct mgpu_rank *rank)
             fill((char *)rank->buffer[MGPU_BUFFER_INPUTS] + in->offset, in->type,
                  in->bytes / (int64_t)mgpu_dtype_size(in->type), 0, 1);
     }
-    double *scalar = rank->buffer[MGPU_BUFFER_SCALARS];
+}
+
+static void set_scalars(struct run *run)
+{
+    double *scalar = run->scalars, batch = (double)run->program[ALONE][0]->graph->batch;
     for (int i = 0; i < MGPU_SCALARS; i++)
-        scalar[i] = 1;
-    for (int i = MGPU_SCALAR_LOSS; i < MGPU_SCALARS; i++)
-        scalar[i] = 1 / (double)p->graph->batch;
+        scalar[i] = i < MGPU_SCALAR_LOSS ? 1 : 1 / batch;
     scalar[MGPU_SCALAR_LR_FACTOR] = 0;
-    scalar[MGPU_SCALAR_BATCH] = scalar[MGPU_SCALAR_PIECE] = (double)p->graph->batch;
+    scalar[MGPU_SCALAR_BATCH] = scalar[MGPU_SCALAR_PIECE] = batch;
     scalar[MGPU_SCALAR_SAMPLE_BASE] = 0;
 }
 
-/* ---- On each rank's thread ------------------------------------------------------------------- */
+/* ---- Preparing ------------------------------------------------------------------------------- */
 
 static int compile_rank(struct mgpu_rank *rank, void *context)
 {
@@ -127,21 +137,65 @@ static int compile_rank(struct mgpu_rank *rank, void *context)
                                      .exact = run->m->exact};
     struct mgpu_graph *g = run->graph[rank->rank];
     run->graph[rank->rank] = NULL;
-    return mgpu_compile(&run->program[rank->rank], g, &run->applied[rank->rank], &o);
+    return mgpu_compile(&run->program[run->kind][rank->rank], g, &run->applied[rank->rank], &o);
 }
 
-static int start_rank(struct mgpu_rank *rank, void *context)
+static int compile_all(struct run *run, int kind)
+{
+    struct mgpu_plan *plan = mgpu_plan_data(kind == TOGETHER ? run->m->ranks : 1);
+    int rc = 0;
+    for (int r = 0; r < run->m->ranks && rc == 0; r++) {
+        rc = run->m->graph(&run->graph[r], run->m->context);
+        if (rc == 0)
+            rc =
+                mgpu_plan_apply(run->graph[r], plan, kind == TOGETHER ? r : 0, 1, &run->applied[r]);
+        if (rc == 0)
+            rc = mgpu_store_add(run->store, run->graph[r]);
+    }
+    mgpu_plan_free(plan);
+    run->kind = kind;
+    return rc < 0 ? rc : mgpu_team_run(run->team, compile_rank, run);
+}
+
+static int bind_rank(struct mgpu_rank *rank, void *context)
 {
     struct run *run = context;
-    mgpu_program_bind(run->program[rank->rank], rank->buffer);
+    for (int k = 0; k < KINDS; k++)
+        if (run->program[k][rank->rank])
+            mgpu_program_bind(run->program[k][rank->rank], rank->buffer);
+    memcpy(rank->buffer[MGPU_BUFFER_SCALARS], run->scalars, sizeof run->scalars);
     fill_rank(run, rank);
     return 0;
 }
 
-static int step_rank(struct mgpu_rank *rank, void *context)
+/* Programs for every rank, with memory. */
+static int prepare(struct run *run)
+{
+    int64_t bytes[MGPU_BUFFERS];
+    MGPU_TRY(compile_all(run, ALONE));
+    if (run->m->together)
+        MGPU_TRY(compile_all(run, TOGETHER));
+    set_scalars(run);
+    memcpy(bytes, run->store->bytes, sizeof bytes);
+    for (int k = 0; k < KINDS; k++)
+        for (int b = 0; b < MGPU_BUFFERS && run->program[k][0]; b++)
+            if (run->program[k][0]->bytes[b] > bytes[b])
+                bytes[b] = run->program[k][0]->bytes[b];
+    bytes[MGPU_BUFFER_SCALARS] = MGPU_SCALARS * (int64_t)sizeof(double);
+    for (int r = 0; r < run->m->ranks; r++)
+        MGPU_TRY(mgpu_rank_allocate(mgpu_team_rank(run->team, r), bytes));
+    run->node_ms = mgpu_xcalloc((size_t)run->program[ALONE][0]->instructions * MOST_STEPS + 1,
+                                sizeof *run->node_ms);
+    return mgpu_team_run(run->team, bind_rank, run);
+}
+
+/* ---- On each rank's thread ------------------------------------------------------------------- */
+
+/* A step with a clock around each instruction. */
+static int clocked_step(struct mgpu_rank *rank, void *context)
 {
     struct run *run = context;
-    const struct mgpu_program *p = run->program[rank->rank];
+    const struct mgpu_program *p = run->program[ALONE][rank->rank];
     char text[MGPU_VALUE_TEXT];
     clockid_t clock = clock_of(&rank->device);
     double tick = tick_of(clock), before = read_clock(clock);
@@ -151,13 +205,184 @@ static int step_rank(struct mgpu_rank *rank, void *context)
                              mgpu_origin_text(text, &in->node->origin)));
         double now = read_clock(clock);
         if (rank->rank == 0 && run->step >= 0)
-            run->ms[k * MOST_STEPS + run->step] = fmax(now - before - tick, 1e-6);
+            run->node_ms[k * MOST_STEPS + run->step] = fmax(now - before - tick, 1e-6);
         before = now;
     }
     return 0;
 }
 
-/* ---- Nodes ----------------------------------------------------------------------------------- */
+static int execute(struct run *run, struct mgpu_rank *rank, int kind)
+{
+    struct mgpu_execution e = {.last_piece = true, .contributes = true, .scalars = run->scalars};
+    return mgpu_execute(run->program[kind][rank->rank], rank->comm, rank->buffer, &e);
+}
+
+static int alone_step(struct mgpu_rank *rank, void *context)
+{
+    return execute(context, rank, ALONE);
+}
+
+static int together_step(struct mgpu_rank *rank, void *context)
+{
+    return execute(context, rank, TOGETHER);
+}
+
+/* ---- Steps ----------------------------------------------------------------------------------- */
+
+static void tell(const struct mgpu_measure *m, const char *what, double share)
+{
+    if (m->progress)
+        m->progress(m->progress_context, what, share);
+}
+
+/* Two rounds to warm up, then as many as the time allows. Gives how many were kept. */
+static int run_rounds(struct run *run, int (*round)(struct run *run, struct mgpu_rank *rank),
+                      struct mgpu_rank *rank)
+{
+    int steps = LEAST_STEPS;
+    for (int i = -2; i < steps; i++) {
+        double start = mgpu_now_ms();
+        run->step = i < 0 ? -1 : i;
+        MGPU_TRY(round(run, rank));
+        double fits = run->m->seconds * 1e3 / (mgpu_now_ms() - start);
+        if (i == -1 && fits > LEAST_STEPS)
+            steps = (int)fmin(MOST_STEPS, fits);
+        tell(run->m, "steps", (i + 3) / (double)(steps + 2));
+    }
+    return steps;
+}
+
+static void keep_step(struct run *run, int kind, double start)
+{
+    if (run->step >= 0)
+        run->step_ms[kind][run->step] = mgpu_now_ms() - start;
+}
+
+/* Rank 0's round, at its own pace. */
+static int own_round(struct run *run, struct mgpu_rank *rank)
+{
+    double start = mgpu_now_ms();
+    MGPU_TRY(alone_step(rank, run));
+    keep_step(run, ALONE, start);
+    return clocked_step(rank, run);
+}
+
+/* Branches: what the others do meanwhile is something else. They run the same steps, but nobody
+ * waits for anybody. */
+static int own_pace(struct mgpu_rank *rank, void *context)
+{
+    struct run *run = context;
+    if (rank->rank == 0) {
+        int steps = run_rounds(run, own_round, rank);
+        atomic_store(&run->stop, true);
+        run->step = steps;
+        return steps < 0 ? steps : 0;
+    }
+    while (!atomic_load(&run->stop))
+        MGPU_TRY(alone_step(rank, run));
+    return 0;
+}
+
+/* Parts of one batch: all ranks do the same at the same time; without communication, and with it.
+ */
+static int common_round(struct run *run, struct mgpu_rank *unused)
+{
+    static const mgpu_job job[KINDS] = {alone_step, together_step};
+    (void)unused;
+    for (int k = 0; k < KINDS; k++) {
+        double start = mgpu_now_ms();
+        MGPU_TRY(mgpu_team_run(run->team, job[k], run));
+        keep_step(run, k, start);
+    }
+    return mgpu_team_run(run->team, clocked_step, run);
+}
+
+static int run_steps(struct run *run)
+{
+    if (run->m->together)
+        return run_rounds(run, common_round, NULL);
+    MGPU_TRY(mgpu_team_run(run->team, own_pace, run));
+    return run->step;
+}
+
+/* ---- What they tell -------------------------------------------------------------------------- */
+
+struct mean {
+    const struct mgpu_node *node;
+    double sum;
+    int count;
+};
+
+/* Nodes that are alike get their mean: one finds its operands in the cache, another does not. All
+ * of them together take `whole`: what is between them and the wait for the slowest rank too. */
+static void keep_times(struct mgpu_profile *profile, struct run *run, int steps, double whole)
+{
+    const struct mgpu_program *p = run->program[ALONE][0];
+    struct mgpu_arena *arena = mgpu_arena_new();
+    struct mgpu_names *names = mgpu_names_new(arena);
+    struct mean *mean = MGPU_NEW_ARRAY(arena, struct mean, p->instructions);
+    double all = 0;
+    int means = 0;
+    for (int k = 0; k < p->instructions; k++) {
+        char text[MGPU_SIGNATURE_TEXT];
+        mgpu_node_signature(text, p->instruction[k].node);
+        struct mean *m = mgpu_names_get(names, text);
+        if (!m) {
+            m = &mean[means++];
+            m->node = p->instruction[k].node;
+            mgpu_names_set(names, mgpu_arena_string(arena, text), m);
+        }
+        double ms = mgpu_typical_ms(run->node_ms + k * MOST_STEPS, steps);
+        m->sum += ms;
+        m->count++;
+        all += ms;
+    }
+    for (int i = 0; i < means; i++)
+        mgpu_profile_set(profile, run->m->device[0].threads, run->m->ranks, mean[i].node,
+                         mean[i].sum / mean[i].count * whole / all);
+    mgpu_arena_free(arena);
+}
+
+/* What a sum takes beside its bytes, in a step: there the threads that communicate have slept, and
+ * the ranks do not come at the same time. They meet twice, for a copy once. In a long step it is
+ * little, and cannot be told from the step's own differences. */
+static void settle_sums(struct mgpu_profile_ranks *ranks, struct run *run, int steps)
+{
+    static const double LEAST_MS = 0.01, MOST_MS = 1, LONG_MS = 20;
+    const struct mgpu_program *p = run->program[TOGETHER][0];
+    double more[MOST_STEPS], n = run->m->ranks, bytes = 0;
+    int sums = 0;
+    for (int k = 0; k < p->instructions; k++) {
+        const struct mgpu_instruction *in = &p->instruction[k];
+        sums += in->queue == MGPU_QUEUE_COMMUNICATION;
+        for (int i = 0; i < in->inputs && in->queue == MGPU_QUEUE_COMMUNICATION; i++)
+            bytes += (double)in->operand[i].bytes;
+    }
+    for (int i = 0; i < steps; i++)
+        more[i] = run->step_ms[TOGETHER][i] - run->step_ms[ALONE][i];
+    qsort(more, (size_t)steps, sizeof *more, by_value);
+    double moving = 2 * (n - 1) / n * bytes / (ranks->all_reduce_gb_s * 1e6);
+    if (!sums || run->step_ms[ALONE][0] > LONG_MS)
+        return;
+    ranks->all_reduce_ms = fmin(fmax((more[steps / 2] - moving) / sums, LEAST_MS), MOST_MS);
+    ranks->copy_ms = fmax(ranks->copy_ms, ranks->all_reduce_ms / 2);
+}
+
+static int measure_steps(struct mgpu_profile *profile, struct run *run,
+                         struct mgpu_profile_ranks *ranks)
+{
+    MGPU_TRY(prepare(run));
+    int steps = run_steps(run);
+    MGPU_TRY(steps);
+    if (run->m->together)
+        settle_sums(ranks, run, steps);
+    mgpu_profile_set_ranks(profile, ranks);
+    double whole = mgpu_typical_ms(run->step_ms[ALONE], steps);
+    if (run->m->together)
+        whole = fmax(whole - ranks->step_ms, 1e-3);
+    keep_times(profile, run, steps, whole);
+    return 0;
+}
 
 /* Whether it has the time of every node that a step would run. */
 static int knows_all(bool *all, const struct mgpu_profile *profile,
@@ -177,112 +402,34 @@ static int knows_all(bool *all, const struct mgpu_profile *profile,
     return rc;
 }
 
-static void tell(const struct mgpu_measure *m, const char *what, double share)
-{
-    if (m->progress)
-        m->progress(m->progress_context, what, share);
-}
-
-/* Graphs on every rank, compiled, with memory. */
-static int prepare(struct run *run)
-{
-    struct mgpu_plan *one = mgpu_plan_data(1);
-    int64_t bytes[MGPU_BUFFERS];
-    int rc = 0;
-    for (int r = 0; r < run->m->ranks && rc == 0; r++) {
-        rc = run->m->graph(&run->graph[r], run->m->context);
-        if (rc == 0)
-            rc = mgpu_plan_apply(run->graph[r], one, 0, 1, &run->applied[r]);
-        if (rc == 0)
-            rc = mgpu_store_add(run->store, run->graph[r]);
-    }
-    mgpu_plan_free(one);
-    MGPU_TRY(rc);
-    MGPU_TRY(mgpu_team_run(run->team, compile_rank, run));
-    memcpy(bytes, run->store->bytes, sizeof bytes);
-    for (int b = 0; b < MGPU_BUFFERS; b++)
-        if (run->program[0]->bytes[b] > bytes[b])
-            bytes[b] = run->program[0]->bytes[b];
-    bytes[MGPU_BUFFER_SCALARS] = MGPU_SCALARS * (int64_t)sizeof(double);
-    for (int r = 0; r < run->m->ranks; r++)
-        MGPU_TRY(mgpu_rank_allocate(mgpu_team_rank(run->team, r), bytes));
-    return mgpu_team_run(run->team, start_rank, run);
-}
-
-/* Steps: two to warm up, then as many as the time allows. Gives how many were kept. */
-static int run_steps(struct run *run)
-{
-    double one = 0;
-    int steps = LEAST_STEPS;
-    run->ms = mgpu_xcalloc((size_t)run->program[0]->instructions * MOST_STEPS + 1, sizeof *run->ms);
-    for (int i = -2; i < steps; i++) {
-        double start = mgpu_now_ms();
-        run->step = i < 0 ? -1 : i;
-        MGPU_TRY(mgpu_team_run(run->team, step_rank, run));
-        one = mgpu_now_ms() - start;
-        if (i == -1 && run->m->seconds * 1e3 / one > LEAST_STEPS)
-            steps = (int)fmin(MOST_STEPS, run->m->seconds * 1e3 / one);
-        tell(run->m, "steps", (i + 3) / (double)(steps + 2));
-    }
-    return steps;
-}
-
-struct mean {
-    const struct mgpu_node *node;
-    double sum;
-    int count;
-};
-
-/* Nodes that are alike get their mean: one finds its operands in the cache, another does not. */
-static void keep_times(struct mgpu_profile *profile, struct run *run, int steps)
-{
-    const struct mgpu_program *p = run->program[0];
-    struct mgpu_arena *arena = mgpu_arena_new();
-    struct mgpu_names *names = mgpu_names_new(arena);
-    struct mean *mean = MGPU_NEW_ARRAY(arena, struct mean, p->instructions);
-    int means = 0;
-    for (int k = 0; k < p->instructions; k++) {
-        char text[MGPU_SIGNATURE_TEXT];
-        mgpu_node_signature(text, p->instruction[k].node);
-        struct mean *m = mgpu_names_get(names, text);
-        if (!m) {
-            m = &mean[means++];
-            m->node = p->instruction[k].node;
-            mgpu_names_set(names, mgpu_arena_string(arena, text), m);
-        }
-        m->sum += mgpu_typical_ms(run->ms + k * MOST_STEPS, steps);
-        m->count++;
-    }
-    for (int i = 0; i < means; i++)
-        mgpu_profile_set(profile, run->m->device[0].threads, run->m->ranks, mean[i].node,
-                         mean[i].sum / mean[i].count);
-    mgpu_arena_free(arena);
-}
-
-static int measure_nodes(struct mgpu_profile *profile, struct run *run)
-{
-    struct mgpu_device_kind kind = {.threads = run->m->device[0].threads, .busy = run->m->ranks};
-    bool known;
-    MGPU_TRY(knows_all(&known, profile, &kind, run->m));
-    if (known)
-        return 0;
-    MGPU_TRY(prepare(run));
-    int steps = run_steps(run);
-    MGPU_TRY(steps);
-    keep_times(profile, run, steps);
-    return 0;
-}
-
 static int measure(struct mgpu_profile *profile, struct run *run)
 {
     const struct mgpu_measure *m = run->m;
     struct mgpu_profile_ranks ranks = {.threads = m->device[0].threads, .ranks = m->ranks};
-    if (!mgpu_profile_ranks(profile, ranks.threads, ranks.ranks)) {
+    struct mgpu_device_kind kind = {.threads = ranks.threads, .busy = ranks.ranks};
+    const struct mgpu_profile_ranks *there = mgpu_profile_ranks(profile, ranks.threads, m->ranks);
+    bool known;
+    if (there) {
+        ranks = *there;
+    } else {
         tell(m, "communication", 0);
         MGPU_TRY(mgpu_measure_ranks(&ranks, run->team));
         mgpu_profile_set_ranks(profile, &ranks);
     }
-    return measure_nodes(profile, run);
+    MGPU_TRY(knows_all(&known, profile, &kind, m));
+    return known ? 0 : measure_steps(profile, run, &ranks);
+}
+
+static void free_run(struct run *run)
+{
+    for (int r = 0; r < run->m->ranks; r++) {
+        mgpu_graph_free(run->graph[r]);
+        for (int k = 0; k < KINDS; k++)
+            mgpu_program_free(run->program[k][r]);
+    }
+    free(run->node_ms);
+    mgpu_team_free(run->team);
+    mgpu_store_layout_free(run->store);
 }
 
 int mgpu_measure(struct mgpu_profile *profile, const struct mgpu_measure *m)
@@ -291,12 +438,6 @@ int mgpu_measure(struct mgpu_profile *profile, const struct mgpu_measure *m)
     int rc = mgpu_team_new(&run.team, m->device, m->ranks, 1);
     if (rc == 0)
         rc = measure(profile, &run);
-    for (int r = 0; r < m->ranks; r++) {
-        mgpu_graph_free(run.graph[r]);
-        mgpu_program_free(run.program[r]);
-    }
-    free(run.ms);
-    mgpu_team_free(run.team);
-    mgpu_store_layout_free(run.store);
+    free_run(&run);
     return rc;
 }

@@ -17,6 +17,7 @@ struct mgpu_measure {
 
     const struct mgpu_rank_device *device; /* that work at the same time, each on its own copy */
     int ranks;
+    bool together; /* their batches are the parts of one: what data parallelism adds is timed too */
     bool exact;
     double seconds; /* to spend on steps; at least three are run */
 

@@ -236,6 +236,7 @@ static int search(struct mgpu_planner *p)
         .weights_on = p->weights_on,
         .inseparable = p->inseparable,
         .strategy = any ? NULL : o->strategy,
+        .memory = o->compile ? mgpu_planner_memory : NULL,
         .budget_ms = o->search_ms};
     MGPU_TRY(mgpu_search(&result, &request));
     int rc = mgpu_planner_report(p, result);
@@ -252,8 +253,7 @@ static int run(struct mgpu_planner *p)
     MGPU_TRY(settle_division(p));
     MGPU_TRY(settle_variants(p));
     MGPU_TRY(settle_profile(p));
-    MGPU_TRY(mgpu_prefix(search(p), "%s", p->model->path));
-    return p->options->compile ? mgpu_prefix(mgpu_planner_memory(p), "%s", p->model->path) : 0;
+    return mgpu_prefix(search(p), "%s", p->model->path);
 }
 
 int mgpu_planner_run(struct mgpu_planned **out, const struct mgpu_planner_model *model,

@@ -18,13 +18,14 @@ static int copy(struct mgpu_graph **out, void *context)
 }
 
 static int measure(struct mgpu_planner *p, const struct mgpu_rank_device *device, int ranks,
-                   int64_t batch, const struct mgpu_plan *plan)
+                   int64_t batch, const struct mgpu_plan *plan, bool together)
 {
     struct copies c = {p, batch, plan};
     struct mgpu_measure m = {.graph = copy,
                              .context = &c,
                              .device = device,
                              .ranks = ranks,
+                             .together = together,
                              .seconds = 2,
                              .progress = p->options->progress,
                              .progress_context = p->options->progress_context};
@@ -37,13 +38,13 @@ static int measure_all(struct mgpu_planner *p, const struct mgpu_rank_device *de
                        const struct mgpu_plan *plan)
 {
     int64_t batch = p->options->batch, last = -1;
-    MGPU_TRY(measure(p, device, 1, batch, plan));
+    MGPU_TRY(measure(p, device, 1, batch, plan, false));
     for (int replicas = 1; count > 1 && replicas <= count; replicas++) {
         int64_t part = (batch + replicas - 1) / replicas;
         if (count % replicas || part == last || (replicas > 1 && p->inseparable) ||
             (replicas == 1 && plan == p->variant[MGPU_VARIANT_STACKED]))
             continue;
-        MGPU_TRY(measure(p, device, count, part, plan));
+        MGPU_TRY(measure(p, device, count, part, plan, replicas == count));
         last = part;
     }
     return 0;

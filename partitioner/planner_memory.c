@@ -8,7 +8,7 @@
 #include <string.h>
 
 static int compiled_bytes(struct mgpu_planner *p, const struct mgpu_plan *plan, int place,
-                          int64_t *out)
+                          int device, int64_t *out)
 {
     struct mgpu_graph *g;
     struct mgpu_memory memory;
@@ -16,41 +16,9 @@ static int compiled_bytes(struct mgpu_planner *p, const struct mgpu_plan *plan, 
     int64_t batch = (p->options->batch + plan->replicas - 1) / plan->replicas;
     MGPU_TRY(p->model->graph(&g, p->model->context, batch, plan));
     MGPU_TRY(
-        mgpu_memory_compiled(&memory, g, plan, place, 1, t->kind[t->device[place].kind].threads));
+        mgpu_memory_compiled(&memory, g, plan, place, 1, t->kind[t->device[device].kind].threads));
     *out = memory.total;
     return 0;
-}
-
-static int chosen_bytes(struct mgpu_planner *p, const struct mgpu_plan *plan)
-{
-    struct mgpu_plan_file *file = p->planned->plan;
-    int64_t most = 0;
-    for (int place = 0; place < plan->places; place++) {
-        int64_t bytes;
-        MGPU_TRY(compiled_bytes(p, plan, place, &bytes));
-        for (int r = 0; r < plan->replicas; r++)
-            file->predicted.memory_bytes[r * plan->places + place] = bytes;
-        most = bytes > most ? bytes : most;
-    }
-    file->alternative[0].memory_bytes = most;
-    return 0;
-}
-
-static int baseline_bytes(struct mgpu_planner *p, struct mgpu_alternative *a)
-{
-    enum mgpu_planner_variant v = !strcmp(a->strategy, "stacked")          ? MGPU_VARIANT_STACKED
-                                  : a->recompute && !p->options->recompute ? MGPU_VARIANT_THRIFTY
-                                                                           : MGPU_VARIANT_PLAIN;
-    const struct mgpu_plan *from = p->variant[v];
-    if (!a->feasible || a->places > 1 || a->replicas > MGPU_MAX_RANKS)
-        return 0;
-    struct mgpu_plan *plan = mgpu_plan_data(a->replicas);
-    for (int i = 0; from && i < from->rewrites; i++)
-        mgpu_plan_rewrite(plan, from->rewrite[i].kind, from->rewrite[i].outputs,
-                          from->rewrite[i].output);
-    int rc = compiled_bytes(p, plan, 0, &a->memory_bytes);
-    mgpu_plan_free(plan);
-    return rc;
 }
 
 static bool all_cpus(const struct mgpu_topology *t)
@@ -61,16 +29,33 @@ static bool all_cpus(const struct mgpu_topology *t)
     return true;
 }
 
-int mgpu_planner_memory(struct mgpu_planner *p)
+/* The same place of another replica needs as much. */
+static int plan_bytes(struct mgpu_planner *p, const struct mgpu_plan_file *file, const int *device,
+                      int64_t *bytes)
 {
-    struct mgpu_plan_file *file = p->planned->plan;
     struct mgpu_plan *plan;
-    if (!all_cpus(p->planned->topology) || file->replicas * file->places > MGPU_MAX_RANKS)
-        return 0;
+    int rc = 0;
     MGPU_TRY(mgpu_plan_from_file(&plan, file));
-    int rc = chosen_bytes(p, plan);
+    memset(bytes, 0, sizeof *bytes * (size_t)p->planned->topology->devices);
+    for (int place = 0; place < plan->places && rc == 0; place++) {
+        int64_t one = 0;
+        rc = compiled_bytes(p, plan, place, device[place], &one);
+        for (int r = 0; r < plan->replicas; r++)
+            bytes[device[r * plan->places + place]] += one;
+    }
     mgpu_plan_free(plan);
-    for (int i = 1; i < file->alternatives && rc == 0; i++)
-        rc = baseline_bytes(p, &file->alternative[i]);
+    return rc;
+}
+
+int mgpu_planner_memory(void *context, const struct mgpu_candidate *c, int64_t *bytes)
+{
+    struct mgpu_planner *p = context;
+    int *device;
+    if (!all_cpus(p->planned->topology))
+        return 0;
+    struct mgpu_plan_file *file = mgpu_planner_plan(p, c, &device);
+    int rc =
+        file->replicas * file->places > MGPU_MAX_RANKS ? 0 : plan_bytes(p, file, device, bytes);
+    mgpu_plan_file_free(file);
     return rc;
 }

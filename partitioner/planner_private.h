@@ -41,8 +41,13 @@ struct mgpu_planner {
 /* Times the operators at the batches that single, branch-wise and data parallel steps have. */
 int mgpu_planner_measure(struct mgpu_planner *planner);
 
-/* Puts exact memory in place of the search's estimates: of the chosen plan and of the baselines. */
-int mgpu_planner_memory(struct mgpu_planner *planner);
+/* The plan of a candidate, without predictions; (*device)[rank] is of the topology, in the plan's
+ * arena. */
+struct mgpu_plan_file *mgpu_planner_plan(struct mgpu_planner *planner,
+                                         const struct mgpu_candidate *candidate, int **device);
+
+/* The search's `memory`: candidates on CPUs are compiled; `context` is the planner. */
+int mgpu_planner_memory(void *context, const struct mgpu_candidate *candidate, int64_t *bytes);
 
 /* The result as a plan and a report. */
 int mgpu_planner_report(struct mgpu_planner *planner, const struct mgpu_search_result *result);

@@ -24,6 +24,7 @@ struct make {
     const struct mgpu_candidate *chosen;
     struct mgpu_plan_file *plan;
     struct places places;
+    int *device; /* by rank of the plan, then those without work: of the topology */
 };
 
 /* ---- Places ---------------------------------------------------------------------------------- */
@@ -77,7 +78,7 @@ static void list_devices(struct make *m)
     int used = m->chosen->replicas * m->places.count, n = 0;
     int most = used > t->devices ? used : t->devices;
     const char **name = MGPU_NEW_ARRAY(m->plan->arena, const char *, most);
-    int *device = MGPU_NEW_ARRAY(m->plan->arena, int, most);
+    int *device = m->device = MGPU_NEW_ARRAY(m->plan->arena, int, most);
     for (int r = 0; r < m->chosen->replicas; r++)
         for (int p = 0; p < m->places.count; p++)
             device[n++] = device_at(m, r, p);
@@ -156,6 +157,25 @@ static void set_rewrites(struct make *m)
     }
 }
 
+static void make_plan(struct make *m)
+{
+    make_places(m);
+    list_devices(m);
+    place_nodes(m);
+    set_owners(m);
+    set_rewrites(m);
+    m->plan->bucket_bytes = m->chosen->replicas > 1 ? m->chosen->bucket_bytes : 0;
+}
+
+struct mgpu_plan_file *mgpu_planner_plan(struct mgpu_planner *planner,
+                                         const struct mgpu_candidate *candidate, int **device)
+{
+    struct make m = {.p = planner, .chosen = candidate, .plan = mgpu_plan_file_new()};
+    make_plan(&m);
+    *device = m.device;
+    return m.plan;
+}
+
 static void set_predicted(struct make *m)
 {
     const struct mgpu_candidate *c = m->chosen;
@@ -211,7 +231,6 @@ static int describe_model(struct make *m)
     plan->sha256 = mgpu_arena_string(plan->arena, sha);
     plan->batch = m->p->options->batch;
     plan->strategy = mgpu_tactic_name(m->chosen->strategy);
-    plan->bucket_bytes = m->chosen->replicas > 1 ? m->chosen->bucket_bytes : 0;
     if (m->p->profile) {
         mgpu_profile_hash(m->p->profile, hash);
         plan->profile = mgpu_arena_string(plan->arena, hash);
@@ -290,11 +309,7 @@ int mgpu_planner_report(struct mgpu_planner *p, const struct mgpu_search_result 
     struct mgpu_planned *planned = p->planned;
     planned->plan = m.plan;
     MGPU_TRY(describe_model(&m));
-    make_places(&m);
-    list_devices(&m);
-    place_nodes(&m);
-    set_owners(&m);
-    set_rewrites(&m);
+    make_plan(&m);
     set_predicted(&m);
     list_alternatives(&m);
     list_spans(&m);

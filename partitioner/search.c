@@ -112,6 +112,28 @@ static void simulate_on(struct mgpu_tried *t, const struct mgpu_replica *replica
     t->placed = true;
 }
 
+/* What it really needs, where the caller can say. */
+static int settle_memory(const struct mgpu_search_run *run, struct mgpu_tried *t)
+{
+    const struct mgpu_search_request *q = run->request;
+    struct mgpu_candidate c;
+    if (!q->memory || !t->placed || t->refused || t->memory)
+        return 0;
+    mgpu_candidate_fill(run, &c, t);
+    MGPU_TRY(q->memory(q->context, &c, c.memory));
+    t->memory = c.memory;
+    t->lacking = 0;
+    for (int d = 0; d < q->topology->devices; d++)
+        if (c.memory[d] - q->topology->device[d].memory > t->lacking)
+            t->lacking = c.memory[d] - q->topology->device[d].memory;
+    return 0;
+}
+
+static int settle_lacking(const struct mgpu_search_run *run, struct mgpu_tried *t)
+{
+    return t->lacking ? settle_memory(run, t) : 0;
+}
+
 static bool less(const struct mgpu_tried *a, const struct mgpu_tried *b)
 {
     if (!a->refused != !b->refused)
@@ -167,7 +189,7 @@ static int try_single(struct mgpu_search_run *run, enum mgpu_tactic tactic, int 
     }
     mgpu_simulator_free(s);
     mgpu_arena_free(arena);
-    return 0;
+    return settle_lacking(run, best);
 }
 
 /* The bucket size whose sums end first. Small graphs are simulated with each, else the sums alone
@@ -211,7 +233,7 @@ static int try_data(struct mgpu_search_run *run, enum mgpu_tactic tactic, int va
     t->bound = fmin(bounds.step, t->ms);
     mgpu_simulator_free(s);
     mgpu_arena_free(arena);
-    return 0;
+    return settle_lacking(run, t);
 }
 
 /* ---- Placement ------------------------------------------------------------------------------- */
@@ -272,6 +294,25 @@ static void place(struct mgpu_search_run *run, struct mgpu_tried *t, const int *
         mgpu_place_free(p);
     }
     mgpu_arena_free(arena);
+}
+
+/* A placement that leaves all on one device is no other plan than that device alone, which is then
+ * what it takes: times that were measured with all devices busy are not better ones. */
+static void fold_into_single(const struct mgpu_search_run *run, struct mgpu_tried *t)
+{
+    const struct mgpu_tried *single = run->tried;
+    for (int g = 1; g < t->flow->groups; g++)
+        if (t->assignment.device[g] != t->assignment.device[0])
+            return;
+    while (single->tactic != MGPU_TACTIC_SINGLE || single->variant != t->variant)
+        single++;
+    if (!t->placed || t->replicas > 1 || single->refused)
+        return;
+    t->flow = single->flow;
+    t->assignment = single->assignment;
+    t->ms = single->ms;
+    t->lacking = single->lacking;
+    t->memory = single->memory;
 }
 
 static int devices_used(const struct mgpu_tried *t)
@@ -365,6 +406,8 @@ static int try_placements(struct mgpu_search_run *run, const struct prospect *no
             return 0; /* data parallelism says why */
         struct mgpu_tried *t = add_try(run, tactic_of(replicas), run->variant, replicas, ranks, f);
         place(run, t, last >= 0 ? carry_over(&run->tried[last], f, run->arena) : NULL);
+        fold_into_single(run, t);
+        MGPU_TRY(settle_lacking(run, t));
         if (!t->placed)
             continue;
         last = run->tries - 1;
@@ -499,15 +542,24 @@ static void sort_candidates(struct mgpu_candidate *c, int count)
         }
 }
 
-static void list_candidates(const struct mgpu_search_run *run, struct mgpu_search_result *r,
-                            int chosen)
+static int list_candidate(const struct mgpu_search_run *run, struct mgpu_search_result *r,
+                          int index)
+{
+    MGPU_TRY(settle_memory(run, &run->tried[index]));
+    mgpu_candidate_fill(run, &r->candidate[r->candidates++], &run->tried[index]);
+    return 0;
+}
+
+static int list_candidates(const struct mgpu_search_run *run, struct mgpu_search_result *r,
+                           int chosen)
 {
     r->candidate = MGPU_NEW_ARRAY(run->arena, struct mgpu_candidate, run->tries);
-    mgpu_candidate_fill(run, &r->candidate[r->candidates++], &run->tried[chosen]);
+    MGPU_TRY(list_candidate(run, r, chosen));
     for (int i = 0; i < run->tries; i++)
         if (i != chosen && listed(run, i, chosen))
-            mgpu_candidate_fill(run, &r->candidate[r->candidates++], &run->tried[i]);
+            MGPU_TRY(list_candidate(run, r, i));
     sort_candidates(r->candidate, r->candidates);
+    return 0;
 }
 
 /* What stands in the way of the plan that comes closest. */
@@ -552,7 +604,7 @@ static int finish(struct mgpu_search_run *run, struct mgpu_search_result *result
         if (run->tried[i].placed && !run->tried[i].refused)
             run->bound = fmin(run->bound, run->tried[i].bound);
     result->lower_bound_ms = run->bound;
-    list_candidates(run, result, chosen);
+    MGPU_TRY(list_candidates(run, result, chosen));
     mgpu_explain(run, result);
     return 0;
 }

@@ -14,6 +14,8 @@
 
 #include "partitioner/task.h"
 
+struct mgpu_candidate;
+
 struct mgpu_search_request {
     const struct mgpu_topology *topology;
     int devices; /* the first so many compute; others only serve pins and weights_on. 0: all */
@@ -34,7 +36,11 @@ struct mgpu_search_request {
     int weights_on;          /* device that owns and updates all parameters; -1: none */
     const char *inseparable; /* why the batch may not be divided; NULL: it may */
     const char *strategy;    /* only this one is chosen (mgpu_tactic_name); NULL: any */
-    double budget_ms;        /* of searching on one slow core, about; 0: 500 */
+    /* The bytes that each device of the topology needs for a candidate, exactly, in place of the
+     * simulation's, which are rather too many; they stand where nothing is changed. NULL: always.
+     */
+    int (*memory)(void *context, const struct mgpu_candidate *candidate, int64_t *bytes);
+    double budget_ms; /* of searching on one slow core, about; 0: 500 */
     uint64_t seed;
 };
 

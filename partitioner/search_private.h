@@ -23,6 +23,7 @@ struct mgpu_tried {
     double ms, bound;
     const char *decides; /* what makes the bound: "the longest path" */
     int64_t lacking;
+    int64_t *memory;            /* by device of the topology, exactly; NULL: not asked for */
     const char *refused;        /* why it may not be chosen, or NULL */
     double all_reduce, exposed; /* as in the simulator */
 };

@@ -257,6 +257,9 @@ struct mgpu_simulator *mgpu_simulator_new(const struct mgpu_flow *flow,
         if (replica->kinds[d])
             s->host_ms = fmin(s->host_ms, st->host[d]);
     }
+    for (int d = 0; replica->sum && flow->graph->rest_bytes && d < replica->ranks; d++)
+        s->rest_ms =
+            fmax(s->rest_ms, mgpu_all_reduce_ms(&replica->sum[d], (double)flow->graph->rest_bytes));
     return s;
 }
 
@@ -477,7 +480,7 @@ static double finish(struct mgpu_simulator *s)
         s->all_reduce = fmax(s->all_reduce, st->sum_ms[d]);
         s->exposed = fmax(s->exposed, st->sum_free[d] - backward);
     }
-    return done;
+    return done + s->rest_ms;
 }
 
 double mgpu_simulate(struct mgpu_simulator *s, const struct mgpu_assignment *a, double stop)

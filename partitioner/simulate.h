@@ -74,6 +74,7 @@ struct mgpu_simulator {
     const struct mgpu_replica *replica;
     struct mgpu_arena *arena;
     double host_ms;      /* of a step besides its tasks, on the device where it is least */
+    double rest_ms;      /* of sums over the replicas at the end, beside those of gradients */
     double *start, *end; /* by position */
     double *whole;       /* by parameter: when its gradient is, with several replicas */
     int *at;             /* by position: the device that ran it */

@@ -61,7 +61,8 @@ struct mgpu_task_graph {
     int params;
     struct mgpu_shared *param;
     int64_t input_bytes;
-    double *host_ms; /* by device kind: of a step besides its tasks (starting ranks, feeding) */
+    int64_t rest_bytes; /* summed over the replicas last, together: running statistics */
+    double *host_ms;    /* by device kind: of a step besides its tasks (starting ranks, feeding) */
 };
 
 #endif

@@ -5,7 +5,6 @@
 #include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/compile/storage.h"
-#include "runtime/ops/comm.h"
 #include "runtime/ops/pointwise.h"
 #include "runtime/ops/update.h"
 
@@ -403,12 +402,16 @@ static void add_edges(struct build *b)
 
 /* ---- The whole ------------------------------------------------------------------------------- */
 
+/* What a step does besides its tasks. */
 static void add_host(struct build *b)
 {
     const struct mgpu_graph *g = b->g;
     int64_t gradients = 0;
     for (int i = 0; i < g->input_count; i++)
         b->t->input_bytes += mgpu_value_bytes(g->inputs[i]);
+    for (int i = 0; i < g->parameter_count; i++)
+        if (g->parameters[i].role == MGPU_STATISTIC && g->parameters[i].next)
+            b->t->rest_bytes += mgpu_value_bytes(g->parameters[i].value);
     for (int i = 0; i < b->t->params; i++)
         gradients += b->t->param[i].trained ? b->t->param[i].bytes : 0;
     b->t->host_ms = MGPU_NEW_ARRAY(b->t->arena, double, b->topology->kinds);
@@ -459,19 +462,4 @@ void mgpu_task_graph_free(struct mgpu_task_graph *tasks)
 {
     if (tasks)
         mgpu_arena_free(tasks->arena);
-}
-
-double mgpu_other_sums_ms(const struct mgpu_graph *applied, const struct mgpu_ring *ring)
-{
-    double ms = 0;
-    for (int n = 0; n < applied->node_count; n++) {
-        const struct mgpu_node *node = applied->nodes[n];
-        int64_t bytes = 0;
-        if (node->op != &mgpu_op_all_reduce || !strcmp(node->origin.type, "bucket"))
-            continue;
-        for (int i = 0; i < node->inputs; i++)
-            bytes += mgpu_value_bytes(node->input[i]);
-        ms += mgpu_all_reduce_ms(ring, (double)bytes);
-    }
-    return ms;
 }

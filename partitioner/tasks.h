@@ -24,9 +24,4 @@ int mgpu_tasks_build(struct mgpu_task_graph **out, const struct mgpu_graph *whol
                      const struct mgpu_profile *profile);
 void mgpu_task_graph_free(struct mgpu_task_graph *tasks);
 
-/* Milliseconds of what a rank sums over the replicas beside its gradients' buckets: running
- * statistics, synchronised normalisation, results. `applied`: its graph after mgpu_plan_apply;
- * `ring`: the replicas. */
-double mgpu_other_sums_ms(const struct mgpu_graph *applied, const struct mgpu_ring *ring);
-
 #endif

@@ -1,8 +1,9 @@
 /* Ranks that are threads of one process. Memory is shared, so an operation needs no copies in
  * between: when all members have arrived, each works on its own slice of everybody's buffers.
  *
- * Each member has a background thread that runs its operations in order. Everyone waits on one
- * condition variable of the group (passively: the cores belong to the kernels).
+ * Each member has a background thread that runs its operations in order. Waiting is passive (the
+ * cores belong to the kernels), and nobody is woken for what concerns others only: that would stop
+ * somebody's kernel.
  */
 #include "runtime/base/memory.h"
 #include "runtime/base/status.h"
@@ -21,7 +22,7 @@ enum {
 
 struct group {
     pthread_mutex_t lock;
-    pthread_cond_t changed;
+    pthread_cond_t changed; /* background threads that run an operation wait for each other */
     int size, references;
     bool aborted;
     char reason[1024];
@@ -34,6 +35,7 @@ struct member {
     struct mgpu_comm comm;
     struct group *group;
     pthread_t thread;
+    pthread_cond_t started, done; /* the thread waits for operations, its owner for their end */
     bool stop;
     struct mgpu_collective *pending[PENDING];
     uint64_t first, last; /* [first, last) are waiting or running */
@@ -221,7 +223,7 @@ static void *work(void *context)
     pthread_mutex_lock(&g->lock);
     for (;;) {
         while (m->first == m->last && !m->stop)
-            pthread_cond_wait(&g->changed, &g->lock);
+            pthread_cond_wait(&m->started, &g->lock);
         if (m->first == m->last)
             break;
         struct mgpu_collective *op = m->pending[m->first % PENDING];
@@ -231,7 +233,7 @@ static void *work(void *context)
             stop_group(g, mgpu_error());
         m->first++;
         atomic_store(op->done, true);
-        pthread_cond_broadcast(&g->changed);
+        pthread_cond_signal(&m->done);
     }
     pthread_mutex_unlock(&g->lock);
     return NULL;
@@ -244,17 +246,18 @@ static int start(struct mgpu_comm *comm, struct mgpu_collective *op)
     pthread_mutex_lock(&m->group->lock);
     assert(m->last - m->first < PENDING);
     m->pending[m->last++ % PENDING] = op;
-    pthread_cond_broadcast(&m->group->changed);
+    pthread_cond_signal(&m->started);
     pthread_mutex_unlock(&m->group->lock);
     return 0;
 }
 
 static int wait_done(struct mgpu_comm *comm, atomic_bool *done)
 {
-    struct group *g = ((struct member *)comm)->group;
+    struct member *m = (struct member *)comm;
+    struct group *g = m->group;
     pthread_mutex_lock(&g->lock);
     while (!atomic_load(done))
-        pthread_cond_wait(&g->changed, &g->lock);
+        pthread_cond_wait(&m->done, &g->lock);
     int rc = aborted(g);
     pthread_mutex_unlock(&g->lock);
     return rc;
@@ -268,19 +271,26 @@ static void abort_group(struct mgpu_comm *comm, const char *reason)
     pthread_mutex_unlock(&g->lock);
 }
 
+static void free_one(struct member *m)
+{
+    pthread_cond_destroy(&m->started);
+    pthread_cond_destroy(&m->done);
+    free(m);
+}
+
 static void free_member(struct mgpu_comm *comm)
 {
     struct member *m = (struct member *)comm;
     struct group *g = m->group;
     pthread_mutex_lock(&g->lock);
     m->stop = true;
-    pthread_cond_broadcast(&g->changed);
+    pthread_cond_signal(&m->started);
     pthread_mutex_unlock(&g->lock);
     pthread_join(m->thread, NULL);
     pthread_mutex_lock(&g->lock);
     int left = --g->references;
     pthread_mutex_unlock(&g->lock);
-    free(m);
+    free_one(m);
     if (left)
         return;
     pthread_cond_destroy(&g->changed);
@@ -303,13 +313,15 @@ int mgpu_comm_threads(struct mgpu_comm **members, int size)
         struct member *m = mgpu_xcalloc(1, sizeof *m);
         m->comm = (struct mgpu_comm){.ops = &ops, .rank = i, .size = size};
         m->group = g;
+        pthread_cond_init(&m->started, NULL);
+        pthread_cond_init(&m->done, NULL);
         members[i] = &m->comm;
         if (pthread_create(&m->thread, NULL, work, m)) {
             pthread_mutex_lock(&g->lock);
             g->references = i;
             stop_group(g, "no thread for a rank");
             pthread_mutex_unlock(&g->lock);
-            free(m);
+            free_one(m);
             if (i == 0) {
                 free(g->current);
                 free(g);

@@ -228,12 +228,9 @@ static void add_wait(struct mgpu_program *p, struct mgpu_instruction *in, int ev
 }
 
 /* Communication of one group runs in order by itself. */
-static bool same_stream(const struct mgpu_program *p, const struct mgpu_instruction *in, int event)
+static bool same_stream(const struct mgpu_instruction *a, const struct mgpu_instruction *b)
 {
-    for (int k = 0; k < p->instructions; k++)
-        if (p->instruction[k].signal == event)
-            return in->queue == MGPU_QUEUE_COMMUNICATION && p->instruction[k].group == in->group;
-    return false;
+    return a->queue == MGPU_QUEUE_COMMUNICATION && b->queue == a->queue && a->group == b->group;
 }
 
 /* Communication waits for the computation before it; whoever touches its memory later waits for it.
@@ -241,20 +238,18 @@ static bool same_stream(const struct mgpu_program *p, const struct mgpu_instruct
 static void add_events(struct compile *c)
 {
     struct mgpu_program *p = c->p;
-    int *pending =
-        mgpu_xcalloc((size_t)c->storage.values, sizeof *pending); /* event + 1, by root */
-    int before = -1;
+    int before = -1, *pending; /* by root: the last instruction that communicates it, plus one */
+    pending = mgpu_xcalloc((size_t)c->storage.values, sizeof *pending);
     for (int k = 0; k < p->instructions; k++) {
         struct mgpu_instruction *in = &p->instruction[k];
         for (int i = 0; i < in->inputs + in->outputs; i++) {
             const struct mgpu_value *v =
                 i < in->inputs ? in->node->input[i] : in->node->output[i - in->inputs];
-            int *event = v ? &pending[c->storage.root[v->id]] : NULL;
-            bool own = event && *event == p->events + 1; /* in place */
-            if (event && *event && !own && !same_stream(p, in, *event - 1))
-                add_wait(p, in, *event - 1);
-            if (event && in->queue == MGPU_QUEUE_COMMUNICATION)
-                *event = p->events + 1;
+            int *last = v ? &pending[c->storage.root[v->id]] : NULL;
+            if (last && *last && *last <= k && !same_stream(in, &p->instruction[*last - 1]))
+                add_wait(p, in, p->instruction[*last - 1].signal);
+            if (last && in->queue == MGPU_QUEUE_COMMUNICATION)
+                *last = k + 1;
         }
         if (in->queue == MGPU_QUEUE_COMPUTE) {
             before = k;

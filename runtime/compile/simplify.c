@@ -15,29 +15,6 @@ const struct mgpu_expr *mgpu_expr_of(const struct mgpu_node *node)
 
 /* ---- Inputs of expressions ------------------------------------------------------------------- */
 
-/* Renumbers the inputs that are read; an expression without any keeps its first, as a pointwise
- * node has one at least. */
-static int pack_inputs(struct mgpu_expr *e, int count, struct mgpu_value *const *input,
-                       struct mgpu_value **packed)
-{
-    int number[MGPU_MAX_INPUTS], n = 0;
-    for (int i = 0; i < count; i++)
-        number[i] = -1;
-    for (int k = 0; k < e->count; k++) {
-        struct mgpu_expr_op *op = &e->op[k];
-        if (op->code != MGPU_X_INPUT)
-            continue;
-        if (number[op->integer] < 0) {
-            packed[n] = input[op->integer];
-            number[op->integer] = n++;
-        }
-        op->integer = number[op->integer];
-    }
-    if (n == 0)
-        packed[n++] = input[0];
-    return n;
-}
-
 bool mgpu_set_expr(struct mgpu_graph *g, struct mgpu_node *node, struct mgpu_expr *e, int result,
                    int count, struct mgpu_value *const *input)
 {
@@ -45,7 +22,7 @@ bool mgpu_set_expr(struct mgpu_graph *g, struct mgpu_node *node, struct mgpu_exp
     struct mgpu_value *packed[MGPU_MAX_INPUTS];
     if (!made)
         return false;
-    made->inputs = pack_inputs(made, count, input, packed);
+    made->inputs = mgpu_expr_pack(made, count, input, packed);
     struct mgpu_pointwise_attrs attrs = {.expr = made};
     node->attrs = mgpu_arena_copy(g->arena, &attrs, sizeof attrs);
     node->inputs = made->inputs;

@@ -1,5 +1,5 @@
-/* What stacking asks of a graph: shared by stack.c, which does it, and stack_find.c, which looks
- * for what can be. */
+/* What stacking asks of a graph (stack_check.c): shared by stack.c, which does it, and
+ * stack_find.c, which looks for what can be. */
 #ifndef MGPU_COMPILE_STACK_H
 #define MGPU_COMPILE_STACK_H
 

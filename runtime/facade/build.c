@@ -140,6 +140,8 @@ static int lower(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_mode
     }
     MGPU_TRY(mgpu_prefix(mgpu_lower(out, t->model, t->weights, &o), "%s", t->path));
     settle_batch(t, &o, *out);
+    mgpu_graph_sort(
+        *out); /* equal models train and are planned alike, however their file is sorted */
     return 0;
 }
 

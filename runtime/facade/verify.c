@@ -71,7 +71,8 @@ static int step(struct verify *v, double *ms)
     return rc == 0 ? mgpu_fail(MGPU_EINTERNAL, "no step is left") : rc;
 }
 
-/* The middle of some steps. */
+/* The lower quartile of some steps: what else the machine does makes some longer and none shorter.
+ */
 static int time_steps(struct verify *v)
 {
     double ms[MOST_STEPS], first = 0;
@@ -82,7 +83,7 @@ static int time_steps(struct verify *v)
     for (int i = 0; i < v->steps; i++)
         MGPU_TRY(step(v, &ms[i]));
     qsort(ms, (size_t)v->steps, sizeof *ms, by_value);
-    v->step.measured = ms[v->steps / 2];
+    v->step.measured = ms[v->steps / 4];
     return 0;
 }
 

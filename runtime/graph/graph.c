@@ -211,6 +211,67 @@ void mgpu_graph_prune(struct mgpu_graph *g)
     free(needed);
 }
 
+/* ---- Order ----------------------------------------------------------------------------------- */
+
+struct sort {
+    struct mgpu_node **done;
+    int count;
+    bool *begun;              /* by node id */
+    struct mgpu_node **waits; /* nodes whose inputs are being looked at, each for the one above */
+    int *input;               /* of those: the next to look at */
+};
+
+static struct mgpu_node *maker(const struct sort *s, const struct mgpu_value *v)
+{
+    bool fresh = v && v->kind == MGPU_VALUE_RESULT && !s->begun[v->producer->id];
+    return fresh ? v->producer : NULL;
+}
+
+/* What makes `v`, behind what that needs. */
+static void sort_from(struct sort *s, const struct mgpu_value *v)
+{
+    int depth = 0;
+    for (struct mgpu_node *next = maker(s, v); next || depth;) {
+        if (next) {
+            s->begun[next->id] = true;
+            s->input[depth] = 0;
+            s->waits[depth++] = next;
+            next = NULL;
+        }
+        struct mgpu_node *node = s->waits[depth - 1];
+        int *i = &s->input[depth - 1];
+        while (!next && *i < node->inputs)
+            next = maker(s, node->input[(*i)++]);
+        if (!next) {
+            s->done[s->count++] = node;
+            depth--;
+        }
+    }
+}
+
+void mgpu_graph_sort(struct mgpu_graph *g)
+{
+    size_t n = (size_t)g->node_count + 1;
+    struct sort s = {.done = mgpu_xcalloc(n, sizeof *s.done)};
+    s.begun = mgpu_xcalloc(n, sizeof *s.begun);
+    s.waits = mgpu_xcalloc(n, sizeof *s.waits);
+    s.input = mgpu_xcalloc(n, sizeof *s.input);
+    for (int i = 0; i < g->output_count; i++)
+        sort_from(&s, g->outputs[i]);
+    for (int i = 0; i < g->parameter_count; i++)
+        sort_from(&s, g->parameters[i].next);
+    for (int i = 0; i < g->node_count; i++)
+        if (!s.begun[i])
+            s.done[s.count++] = g->nodes[i];
+    memcpy(g->nodes, s.done, sizeof *g->nodes * (size_t)s.count);
+    for (int i = 0; i < s.count; i++)
+        g->nodes[i]->id = i;
+    free(s.done);
+    free(s.begun);
+    free(s.waits);
+    free(s.input);
+}
+
 void mgpu_graph_whole(struct mgpu_graph *g)
 {
     if (!g->whole)

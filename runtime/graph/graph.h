@@ -154,6 +154,11 @@ int mgpu_graph_node(struct mgpu_graph *g, const struct mgpu_op *op, const void *
  * for it. */
 void mgpu_graph_prune(struct mgpu_graph *g);
 
+/* Puts the nodes into the order in which a walk back from the outputs, and from what parameters
+ * become, leaves them: it depends on what is computed, and not on the order in which nodes were
+ * made. What nothing needs comes last. */
+void mgpu_graph_sort(struct mgpu_graph *g);
+
 /* Marks the origin's node as one that needs the batch whole, unless one is marked already. */
 void mgpu_graph_whole(struct mgpu_graph *g);
 

@@ -49,6 +49,38 @@ static int shape(const struct mgpu_node *node)
     return 0;
 }
 
+int mgpu_expr_pack(struct mgpu_expr *e, int count, struct mgpu_value *const *input,
+                   struct mgpu_value **packed)
+{
+    int number[MGPU_MAX_INPUTS], n = 0;
+    for (int i = 0; i < count; i++)
+        number[i] = -1;
+    for (int k = 0; k < e->count; k++) {
+        struct mgpu_expr_op *op = &e->op[k];
+        if (op->code != MGPU_X_INPUT)
+            continue;
+        if (number[op->integer] < 0) {
+            packed[n] = input[op->integer];
+            number[op->integer] = n++;
+        }
+        op->integer = number[op->integer];
+    }
+    if (n == 0)
+        packed[n++] = input[0];
+    return n;
+}
+
+/* The expression of the inputs that it reads, and of no others: what is spread otherwise over ranks
+ * would have to be made whole. An input itself where it is just that. */
+static struct mgpu_value *pointwise_of(struct mgpu_graph *g, struct mgpu_expr *e, int count,
+                                       struct mgpu_value *const *input)
+{
+    struct mgpu_value *packed[MGPU_MAX_INPUTS];
+    e->inputs = mgpu_expr_pack(e, count, input, packed);
+    return e->op[e->count - 1].code == MGPU_X_INPUT ? packed[0]
+                                                    : mgpu_pointwise(g, e, e->inputs, packed);
+}
+
 static int gradient(struct mgpu_graph *g, const struct mgpu_node *node,
                     struct mgpu_value *const *dy, const bool *wanted, struct mgpu_value **dx)
 {
@@ -68,12 +100,12 @@ static int gradient(struct mgpu_graph *g, const struct mgpu_node *node,
         int y = mgpu_expr_append(&e, from, map);
         int seed = mgpu_expr_input(&e, n, dy[0]->type);
         int result = mgpu_expr_derivative(&e, y, i, seed, &zero);
-        const struct mgpu_expr *d = mgpu_expr_end(&e, result, g->arena);
+        struct mgpu_expr *d = (struct mgpu_expr *)mgpu_expr_end(&e, result, g->arena);
         if (!d)
             return mgpu_fail(MGPU_EUNSUPPORTED, "an expression is too long to differentiate");
         if (zero)
             continue;
-        dx[i] = mgpu_reduce_to(g, mgpu_pointwise(g, d, n + 1, input), node->input[i]);
+        dx[i] = mgpu_reduce_to(g, pointwise_of(g, d, n + 1, input), node->input[i]);
         if (!dx[i])
             return mgpu_build_error();
     }

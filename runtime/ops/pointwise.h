@@ -14,4 +14,9 @@ struct mgpu_pointwise_attrs {
 
 extern const struct mgpu_op mgpu_op_pointwise;
 
+/* Renumbers the inputs that are read, of `count`, to packed[]; gives how many. An expression
+ * without any keeps its first, as a pointwise node has one at least. */
+int mgpu_expr_pack(struct mgpu_expr *expr, int count, struct mgpu_value *const *input,
+                   struct mgpu_value **packed);
+
 #endif

@@ -157,8 +157,8 @@ int main(void)
         return 77;
     }
     tiny_begin();
-    check_case("torch-mlp-ts", "cpu:0", 1, 39);
-    check_case("torch-mlp-ts", "cpu:0,cpu:1", 2, 78);
+    check_case("torch-mlp-ts", "cpu:0", 1, 37);
+    check_case("torch-mlp-ts", "cpu:0,cpu:1", 2, 74);
     check_case("torch-siamese-linear-ts", "cpu:0", 1, 30);
     check_case("torch-loss-mix", "cpu:0", 1, 30);
     check_case("torch-tied-ts", "cpu:0", 1, 30);

@@ -213,6 +213,7 @@ struct mgpu_task_graph *test_training(const struct test_net *net, struct test_ra
         test_edge(g, backward[i], update, weight, 2000 + i);
     }
     g->input_bytes = 16;
+    g->rest_bytes = 8;
     return g;
 }
 
@@ -264,6 +265,7 @@ struct mgpu_task_graph *test_permuted(const struct mgpu_task_graph *g, struct te
     to->edges = g->edges;
     to->params = g->params;
     to->input_bytes = g->input_bytes;
+    to->rest_bytes = g->rest_bytes;
     for (int i = 0; i < g->tasks; i++) {
         struct mgpu_task *t = &to->task[at[i]];
         *t = g->task[i];

@@ -4,6 +4,9 @@
 #include "partitioner/profile.h"
 #include "partitioner/tasks.h"
 #include "runtime/compile/plan.h"
+#include "runtime/graph/gradient.h"
+#include "runtime/ops/build.h"
+#include "runtime/ops/comm.h"
 #include "tests/partitioner/plan_models.h"
 #include "tests/test.h"
 
@@ -171,21 +174,54 @@ static void check_sums(void)
     mgpu_task_graph_free(t);
 }
 
-/* Running statistics become the mean over the replicas. */
-static void check_other_sums(void)
+/* All-reduces that are no bucket of gradients, and the values that they sum. */
+static void count_sums(const struct mgpu_graph *g, int *sums, int *values)
 {
-    struct mgpu_topology *topology;
+    *sums = *values = 0;
+    for (int n = 0; n < g->node_count; n++)
+        if (g->nodes[n]->op == &mgpu_op_all_reduce && strcmp(g->nodes[n]->origin.type, "bucket")) {
+            *sums += 1;
+            *values += g->nodes[n]->inputs;
+        }
+}
+
+/* Two losses: no rank has to know the others' for its gradients. */
+static void check_losses(void)
+{
     struct mgpu_applied applied;
     struct mgpu_plan *plan = mgpu_plan_data(2);
-    struct mgpu_graph *g = plan_graph(plan_norm, 4);
-    CHECK_OK(mgpu_topology_parse(&topology, "2xcpu"));
-    struct mgpu_ring ring = mgpu_ring_of(topology, NULL, 2);
-    CHECK(mgpu_other_sums_ms(g, &ring) == 0);
+    struct mgpu_graph *g = mgpu_graph_new();
+    struct mgpu_dim dims[] = {mgpu_dim_symbol(MGPU_BATCH, 6), mgpu_dim_const(4)};
+    int sums, values;
+    g->batch = 6;
+    struct mgpu_value *x = mgpu_graph_input(g, "x", MGPU_FLOAT, 2, dims);
+    struct mgpu_value *w = mgpu_graph_parameter(g, "w", MGPU_WEIGHT, MGPU_FLOAT, 1, &dims[1]);
+    struct mgpu_value *h = mgpu_mul(g, x, w);
+    struct mgpu_value *a = mgpu_reduce(g, MGPU_REDUCE_SUM, h, 3, false);
+    struct mgpu_value *b = mgpu_reduce(g, MGPU_REDUCE_SUM, mgpu_mul(g, h, h), 3, false);
+    mgpu_graph_output(g, "loss", mgpu_add(g, a, b));
+    CHECK_OK(mgpu_gradient(g, g->outputs[0], false));
     CHECK_OK(mgpu_plan_apply(g, plan, 0, 1, &applied));
-    /* running mean and variance of 64 channels */
-    CHECK_NEAR(mgpu_other_sums_ms(g, &ring), 2 * mgpu_all_reduce_ms(&ring, 64 * 4), 1e-12);
+    count_sums(g, &sums, &values);
+    CHECK_(sums == 0, "%d sums beside the gradients'", sums);
     mgpu_plan_free(plan);
-    mgpu_topology_free(topology);
+    mgpu_graph_free(g);
+}
+
+/* Running statistics become the mean over the replicas, all in one sum. */
+static void check_statistics(void)
+{
+    struct mgpu_applied applied;
+    struct mgpu_plan *plan = mgpu_plan_data(2);
+    struct mgpu_task_graph *t = build(plan_norm, 4, "2xcpu");
+    struct mgpu_graph *g = plan_graph(plan_norm, 4);
+    int sums, values;
+    CHECK(t->rest_bytes == 2 * 64 * 4); /* mean and variance of 64 channels */
+    CHECK_OK(mgpu_plan_apply(g, plan, 0, 1, &applied));
+    count_sums(g, &sums, &values);
+    CHECK_(sums == 1 && values == 2, "%d sums of %d values", sums, values);
+    mgpu_plan_free(plan);
+    mgpu_task_graph_free(t);
     mgpu_graph_free(g);
 }
 
@@ -273,7 +309,8 @@ int main(void)
     check_costs();
     check_profile();
     check_sums();
-    check_other_sums();
+    check_losses();
+    check_statistics();
     check_order();
     return test_end();
 }

@@ -48,11 +48,28 @@ static int run_swapped(const struct mgpu_launch *l)
 
 static const struct mgpu_kernel generated = {.op = "any", .name = "generated", .run = run_swapped};
 
+/* Ranks that share their weights update a part each, which kernels made from nodes know nothing of
+ * (on a GPU ranks share none). */
+static bool is_cut(const struct mgpu_instruction *in)
+{
+    const struct mgpu_node *node = in->node;
+    for (int i = 0; i < in->inputs + in->outputs; i++) {
+        const struct mgpu_value *v =
+            i < in->inputs ? node->input[i] : node->output[i - in->inputs];
+        int64_t count = 1;
+        for (int k = 0; k < in->tensor[i].rank; k++)
+            count *= in->tensor[i].dims[k];
+        if (v && in->tensor[i].data && count != mgpu_value_count(v))
+            return true;
+    }
+    return false;
+}
+
 static void swap(struct swaps *swaps, struct mgpu_instruction *in, FILE *text, FILE *calls)
 {
     const struct mgpu_node *node = in->node;
     bool fits = node->inputs <= MGPU_MAX_INPUTS && mgpu_emit_accepts(node);
-    if (in->queue != MGPU_QUEUE_COMPUTE || !fits)
+    if (in->queue != MGPU_QUEUE_COMPUTE || !fits || is_cut(in))
         return;
     struct swapped *s = mgpu_xcalloc(1, sizeof *s);
     swaps->item = mgpu_grow(swaps->item, (size_t)swaps->count, sizeof(struct swapped *));

@@ -23,8 +23,9 @@ struct mgpu_engine_ops {
     int (*allocate)(struct mgpu_engine *engine, const int64_t bytes[MGPU_BUFFERS],
                     void *host[MGPU_BUFFERS]);
 
-    /* Weights and optimizer state are the memory of `lender`, an engine of the same kind; host[] too.
-     * Called after allocate, which was asked for none of these. NULL: each rank has its own. */
+    /* Weights and optimizer state are the memory of `lender`, an engine of the same kind; host[]
+     * too. Called after allocate, which was asked for none of these. NULL: each rank has its own.
+     */
     void (*borrow)(struct mgpu_engine *engine, const struct mgpu_engine *lender,
                    void *host[MGPU_BUFFERS]);
 

@@ -226,8 +226,7 @@ static int of_rank(const struct mgpu_rank *rank, int rc)
 
 int64_t mgpu_rank_own(const struct mgpu_rank *rank, enum mgpu_buffer buffer)
 {
-    bool lent =
-        rank->lender && (buffer == MGPU_BUFFER_WEIGHTS || buffer == MGPU_BUFFER_STATES);
+    bool lent = rank->lender && (buffer == MGPU_BUFFER_WEIGHTS || buffer == MGPU_BUFFER_STATES);
     return lent ? 0 : rank->bytes[buffer];
 }
 

@@ -192,6 +192,8 @@ static int build_tasks(struct mgpu_planner *p, int variant, int64_t batch, int b
     const struct mgpu_topology *t = p->planned->topology;
     MGPU_TRY(build_graph(p, variant, batch, &g));
     struct mgpu_topology *now = mgpu_topology_first(t, t->devices, busy);
+    for (int k = 0; k < now->kinds; k++) /* one replica on several devices */
+        now->kind[k].in_turns = busy > 1 && batch == p->options->batch;
     int rc = mgpu_tasks_build(out, g, now, p->rate, p->profile);
     mgpu_topology_free(now);
     mgpu_graph_free(g);

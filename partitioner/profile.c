@@ -88,15 +88,25 @@ void mgpu_profile_set(struct mgpu_profile *p, int threads, int busy, const struc
     mgpu_profile_add(p, threads, busy, mgpu_node_signature(text, node), ms);
 }
 
+static double find_ms(const struct mgpu_profile *p, int threads, int busy, const char *node)
+{
+    char key[KEY_TEXT];
+    make_key(key, threads, busy, node);
+    const struct mgpu_profile_entry *e = mgpu_names_get(p->index, key);
+    return e ? e->ms : -1;
+}
+
+/* Where others work for a part of the step, it is between what it is alone and beside them. */
 double mgpu_profile_ms(const struct mgpu_profile *p, const struct mgpu_device_kind *kind,
                        const struct mgpu_node *node)
 {
-    char text[MGPU_SIGNATURE_TEXT], key[KEY_TEXT];
+    char text[MGPU_SIGNATURE_TEXT];
     if (!kind->threads || !p->entries)
         return -1;
-    make_key(key, kind->threads, kind->busy, mgpu_node_signature(text, node));
-    const struct mgpu_profile_entry *e = mgpu_names_get(p->index, key);
-    return e ? e->ms : -1;
+    mgpu_node_signature(text, node);
+    double beside = find_ms(p, kind->threads, kind->busy, text);
+    double alone = kind->in_turns ? find_ms(p, kind->threads, 1, text) : -1;
+    return beside >= 0 && alone >= 0 ? (beside + alone) / 2 : beside;
 }
 
 /* ---- Ranks ----------------------------------------------------------------------------------- */

@@ -27,6 +27,7 @@ struct mgpu_device_kind {
     double interference; /* tasks take this many times longer while a collective runs; 0 is 1 */
     int threads;         /* of a CPU device; 0: a GPU */
     int busy; /* CPU devices that work at the same time: which measured times hold (profile.h) */
+    bool in_turns; /* each of those works for a part of the step only: branches */
 };
 
 struct mgpu_topology_device {

@@ -69,6 +69,8 @@ static void check_table(const struct mgpu_graph *g)
     CHECK(mgpu_profile_ms(p, &one, first(g, "update")) < 0);
     mgpu_profile_set(p, 1, 1, matmul, 1.5);
     CHECK(mgpu_profile_ms(p, &one, matmul) == 1.5);
+    two.in_turns = true;
+    CHECK(mgpu_profile_ms(p, &two, matmul) == 2.5); /* between 1.5 alone and 3.5 */
     mgpu_profile_free(p);
 }
 

@@ -292,8 +292,8 @@ int main(void)
     test_ranks("cuda:0,cuda:0,cuda:0,cuda:0,cuda:0");
     test_graph();
     test_no_capture();
-    test_dropped_events(1, 12);
-    test_dropped_events(2, 12); /* captured */
+    test_dropped_events(1, 6);
+    test_dropped_events(2, 6); /* captured */
     test_swapped_buckets();
     test_early_reuse();
     test_not_finite("cuda:0");

@@ -35,7 +35,9 @@ enum mgpu_direction {
 }; /* of a recurrent layer */
 
 struct mgpu_checkpoint_tensor {
-    const char *name; /* as the file has it: "conv1/kernel:0", "/layers/dense/vars/0" */
+    /* As the file has it: "conv1/kernel:0", "/layers/dense/vars/0"; without what a wrapper put
+     * around it, so that only `place` tells where the contents are. */
+    const char *name;
     /* Names of modules from the outside in, and the variable's own: "model_1/conv1" and "kernel",
      * "enc/layers/0" and "weight". Empty where the file has only numbers. */
     const char *layer, *leaf;

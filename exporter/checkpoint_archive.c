@@ -24,7 +24,7 @@ static int load_npz(const struct mgpu_checkpoint *c, const struct mgpu_checkpoin
 {
     struct mgpu_dataset *d;
     int64_t row = 0;
-    MGPU_TRY(mgpu_dataset_open_named(&d, c->path, t->name));
+    MGPU_TRY(mgpu_dataset_open_named(&d, c->path, t->place));
     int rc = mgpu_dataset_read(d, MGPU_WHOLE, &row, 1, to->data, to->type);
     mgpu_dataset_close(d);
     return rc;
@@ -35,6 +35,7 @@ static int add_npz(struct mgpu_checkpoint *c, const char *name)
     struct mgpu_dataset *d;
     MGPU_TRY(mgpu_dataset_open_named(&d, c->path, name));
     struct mgpu_checkpoint_tensor *t = mgpu_checkpoint_add(c, name);
+    t->place = t->name;
     t->type = d->type;
     t->rank = d->rank;
     memcpy(t->dims, d->dims, sizeof t->dims);

@@ -25,8 +25,8 @@ static void make_model(const char *path, const char *fc, const char *last)
     make_onnx_file(path, text);
 }
 
-/* A safetensors file of [rows,2] tensors, 1 2 3 ... through all of them. NULL ends the names. */
-static void put(const char *const *names, int64_t rows)
+/* A file of [rows,2] tensors, 1 2 3 ... through all of them. NULL ends the names. */
+static void put_as(enum mgpu_target target, const char *const *names, int64_t rows)
 {
     struct mgpu_named_array a[8] = {0};
     int n = 0;
@@ -38,9 +38,14 @@ static void put(const char *const *names, int64_t rows)
         for (int i = 0; i < 2 * rows; i++)
             mgpu_set_double(a[n].array.data, MGPU_FLOAT, i, value++);
     }
-    CHECK_OK(mgpu_arrays_write(file, MGPU_TARGET_SAFETENSORS, a, n));
+    CHECK_OK(mgpu_arrays_write(file, target, a, n));
     for (int i = 0; i < n; i++)
         mgpu_array_free(&a[i].array);
+}
+
+static void put(const char *const *names, int64_t rows)
+{
+    put_as(MGPU_TARGET_SAFETENSORS, names, rows);
 }
 
 #define NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -71,11 +76,11 @@ static const struct {
     {{"fc._orig_mod.weight", "out.weight"}, "2 of 2 tensors, prefix _orig_mod. removed\n"},
 };
 
-static void test_chains(void)
+static void test_chains(enum mgpu_target target)
 {
     const struct mgpu_convert_options o = {.model = model};
     for (size_t i = 0; i < sizeof chains / sizeof *chains; i++) {
-        put(chains[i].names, 2);
+        put_as(target, chains[i].names, 2);
         int rc = weights_convert(line, file, out, &o);
         CHECK_(rc >= 0, "%s: %s", chains[i].names[0], mgpu_error());
         CHECK_(!strcmp(line, chains[i].line), "%s: %s", chains[i].names[0], line);
@@ -302,7 +307,8 @@ int main(void)
     out = tiny_path("out.onnx");
     make_model(model, "0.25", "0.25");
     make_model(tiny_path("full.onnx"), "1 2 3 4", "5 6 7 8");
-    test_chains();
+    test_chains(MGPU_TARGET_SAFETENSORS);
+    test_chains(MGPU_TARGET_NPZ);
     test_foreign();
     test_left_out();
     test_compare();

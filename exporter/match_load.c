@@ -36,24 +36,51 @@ int mgpu_match_finite(const struct mgpu_array *a, const char *name)
     return 0;
 }
 
+/* What the model's type has no room for becomes an infinity. */
+static int check_range(const struct mgpu_array *from, const struct mgpu_array *to, const char *name)
+{
+    char place[MGPU_SHAPE_TEXT];
+    int64_t n = mgpu_is_float(to->type) ? mgpu_array_count(to) : 0;
+    for (int64_t i = 0; i < n; i++) {
+        double value = mgpu_get_double(from->data, from->type, i);
+        if (!isfinite(value) || isfinite(mgpu_get_double(to->data, to->type, i)))
+            continue;
+        place_text(place, from, i);
+        return mgpu_fail(MGPU_EINVALID,
+                         "'%s' holds %g at %s, too large for the model's %s (--allow-nonfinite "
+                         "makes it an infinity)",
+                         name, value, place, mgpu_dtype_name(to->type));
+    }
+    return 0;
+}
+
+static int convert(struct mgpu_array *out, const struct mgpu_array *a, enum mgpu_dtype type,
+                   const char *name, bool allow_nonfinite)
+{
+    MGPU_TRY(mgpu_array_init(out, type, a->rank, a->dims, name));
+    mgpu_convert(out->data, type, a->data, a->type, mgpu_array_count(a));
+    int rc = allow_nonfinite ? 0 : check_range(a, out, name);
+    if (rc < 0)
+        mgpu_array_free(out);
+    return rc;
+}
+
 /* The tensor in the initializer's type. */
 static int load_as(struct mgpu_array *out, const struct mgpu_match *m, int tensor,
                    enum mgpu_dtype type, const struct mgpu_match_options *o)
 {
     struct mgpu_array a;
     MGPU_TRY(mgpu_checkpoint_load(m->file, tensor, &a));
-    int rc = o->allow_nonfinite ? 0 : mgpu_match_finite(&a, m->file->tensor[tensor].name);
-    mgpu_prefix(rc, "%s", m->file->path);
+    const char *name = m->file->tensor[tensor].name;
+    int rc = o->allow_nonfinite ? 0 : mgpu_match_finite(&a, name);
     if (rc == 0 && a.type == type) {
         *out = a;
         return 0;
     }
     if (rc == 0)
-        rc = mgpu_array_init(out, type, a.rank, a.dims, m->file->tensor[tensor].name);
-    if (rc == 0)
-        mgpu_convert(out->data, type, a.data, a.type, mgpu_array_count(&a));
+        rc = convert(out, &a, type, name, o->allow_nonfinite);
     mgpu_array_free(&a);
-    return rc;
+    return mgpu_prefix(rc, "%s", m->file->path);
 }
 
 /* ---- Copies of one weight -------------------------------------------------------------------- */

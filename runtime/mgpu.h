@@ -46,7 +46,7 @@ struct mgpu_options {
     const char *const *freeze, *const *train, *const *tie, *const *untie;
     const char *init; /* a file of weights of any kind; as in mgpu_convert_options: */
     const char *map;
-    bool partial, skip_mismatch;
+    bool partial, skip_mismatch, allow_nonfinite;
     bool optimizer_state; /* what it holds of an optimizer, too */
     const char *like;     /* a Keras file whose structure saved Keras files get */
     bool by_order; /* where names leave it open, layers go by order: init, and Keras 3 files */

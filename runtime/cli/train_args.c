@@ -71,6 +71,7 @@ const struct mgpu_arg mgpu_train_table[] = {
     TEXT("map", map, "FILE", "rules for --init, one a line: theirs -> ours ('*' on both sides)"),
     FLAG("partial", partial, "--init may lack tensors, or hold some that have no place"),
     FLAG("skip-mismatch", skip_mismatch, "leave out tensors of --init that have another shape"),
+    FLAG("allow-nonfinite", allow_nonfinite, "take NaN and infinity from --init"),
     FLAG("optimizer-state", optimizer_state,
          "the optimizer goes on with the state in the file of --init"),
     FLAG("by-order", by_order,

@@ -164,12 +164,13 @@ static int settle_init(struct mgpu_trainer *t)
                                              .by_order = o->by_order,
                                              .partial = o->partial,
                                              .skip_mismatch = o->skip_mismatch,
+                                             .allow_nonfinite = o->allow_nonfinite,
                                              .fresh = t->fresh};
     struct mgpu_weights_result r = {0};
     if (!o->init)
-        return o->map || o->partial || o->skip_mismatch || o->optimizer_state
-                   ? mgpu_fail(MGPU_EUSAGE, "--map, --partial, --skip-mismatch and "
-                                            "--optimizer-state are for --init")
+        return o->map || o->partial || o->skip_mismatch || o->allow_nonfinite || o->optimizer_state
+                   ? mgpu_fail(MGPU_EUSAGE, "--map, --partial, --skip-mismatch, --allow-nonfinite "
+                                            "and --optimizer-state are for --init")
                    : 0;
     MGPU_TRY(mgpu_weights_from_file(&t->weights, t->model, o->init, true, &match, &r,
                                     o->optimizer_state ? &t->slots : NULL));

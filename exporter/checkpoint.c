@@ -3,6 +3,7 @@
 #include "exporter/keras_layers.h"
 #include "exporter/slots.h"
 #include "exporter/wrappers.h"
+#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/data/mapped.h"
 
@@ -69,6 +70,7 @@ static int find_reader(mgpu_checkpoint_reader **out, const struct mgpu_mapped *f
 {
     *out = is_h5(f)                    ? mgpu_checkpoint_read_h5
            : begins(f, 0, "PK\3\4", 4) ? mgpu_checkpoint_read_archive
+           : begins(f, 0, "PK\5\6", 4) ? mgpu_checkpoint_read_archive /* of no members */
            : is_safetensors(f)         ? mgpu_checkpoint_read_safetensors
            : is_json(f)                ? mgpu_checkpoint_read_shards
            : begins(f, 0, "\x80", 1)   ? mgpu_checkpoint_read_pickle
@@ -155,6 +157,17 @@ struct mgpu_checkpoint_tensor *mgpu_checkpoint_add(struct mgpu_checkpoint *c, co
                                          .class_name = "",
                                          .weight = true};
     return t;
+}
+
+int mgpu_checkpoint_check_names(const struct mgpu_checkpoint *c)
+{
+    struct mgpu_names *names = mgpu_names_new(c->arena);
+    for (int i = 0; i < c->count; i++) {
+        if (mgpu_names_get(names, c->tensor[i].name))
+            return mgpu_fail(MGPU_EINVALID, "two tensors are called '%s'", c->tensor[i].name);
+        mgpu_names_set(names, c->tensor[i].name, c);
+    }
+    return 0;
 }
 
 /* "kernel:0", and "kernel:0_1" of a saver that made names differ, without what follows ':'. */

@@ -88,6 +88,9 @@ int mgpu_checkpoint_load(const struct mgpu_checkpoint *checkpoint, int tensor,
 /* Appends one that is zero but for its name (copied). Pointers to others go stale. */
 struct mgpu_checkpoint_tensor *mgpu_checkpoint_add(struct mgpu_checkpoint *c, const char *name);
 
+/* MGPU_EINVALID where two have one name. */
+int mgpu_checkpoint_check_names(const struct mgpu_checkpoint *c);
+
 /* Fills layer, leaf and direction from a path whose last part is the variable, cut at '/' or, where
  * there is none, at '.'. Takes off ":0" and the cell of a recurrent layer. */
 void mgpu_checkpoint_name(struct mgpu_checkpoint *c, struct mgpu_checkpoint_tensor *t,

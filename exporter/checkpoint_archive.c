@@ -30,6 +30,13 @@ static int load_npz(const struct mgpu_checkpoint *c, const struct mgpu_checkpoin
     return rc;
 }
 
+/* "arr_0" of np.savez(file, *arrays), or "0": no name. */
+static bool is_number(const char *name)
+{
+    name += strncmp(name, "arr_", 4) ? 0 : 4;
+    return *name && name[strspn(name, "0123456789")] == 0;
+}
+
 static int add_npz(struct mgpu_checkpoint *c, const char *name)
 {
     struct mgpu_dataset *d;
@@ -39,7 +46,8 @@ static int add_npz(struct mgpu_checkpoint *c, const char *name)
     t->type = d->type;
     t->rank = d->rank;
     memcpy(t->dims, d->dims, sizeof t->dims);
-    mgpu_checkpoint_name(c, t, name);
+    if (!is_number(name))
+        mgpu_checkpoint_name(c, t, name);
     mgpu_dataset_close(d);
     return 0;
 }
@@ -54,7 +62,7 @@ static int read_npz(struct mgpu_checkpoint *c)
     for (int i = 0; i < names.count && rc == 0; i++)
         rc = add_npz(c, names.items[i]);
     mgpu_name_list_free(&names);
-    return rc;
+    return rc < 0 ? rc : mgpu_prefix(mgpu_checkpoint_check_names(c), "%s", c->path);
 }
 
 /* ---- .keras ---------------------------------------------------------------------------------- */
@@ -140,7 +148,9 @@ int mgpu_checkpoint_read_archive(struct mgpu_checkpoint *c)
     int rc = mgpu_prefix(mgpu_zip_list(&members, &count, &file), "%s", c->path);
     if (rc == 0) {
         bool npz = any_ends_with(members, count, ".npy");
-        rc = npz ? read_npz(c) : read_members(c, &file, members, count);
+        rc = !count ? mgpu_fail(MGPU_EINVALID, "%s: an npz without arrays", c->path)
+             : npz  ? read_npz(c)
+                    : read_members(c, &file, members, count);
         mgpu_zip_free(members, count);
     }
     mgpu_mapped_close(&file);

@@ -117,14 +117,15 @@ static int check_inside(const char *name)
     return fine ? 0 : mgpu_fail(MGPU_EINVALID, "the name '%s' is not inside its group", name);
 }
 
-/* "conv1/kernel" in the group "conv1" is conv1's; in "model_1" it is model_1/conv1's. PyTorch's
- * "conv1.weight" is whole. */
+/* "conv1/kernel" in the group "conv1" is conv1's, as is Keras 3's "outer/inner/conv1/kernel"; in
+ * "model_1" it is model_1/conv1's. PyTorch's "conv1.weight" is whole. */
 static const char *full_path(struct mgpu_checkpoint *c, const char *group, const char *weight)
 {
     size_t n = strlen(group);
     if (!strncmp(group, weight, n) && (weight[n] == '/' || weight[n] == '.'))
         return weight;
-    return mgpu_arena_format(c->arena, "%s/%s", group, weight);
+    const char *scope = strstr(weight, mgpu_arena_format(c->arena, "/%s/", group));
+    return scope ? scope + 1 : mgpu_arena_format(c->arena, "%s/%s", group, weight);
 }
 
 static int read_weight(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file, const char *root,

@@ -112,12 +112,26 @@ static const struct mgpu_file_layer *layer_of(const struct mgpu_layers *f, int t
     return NULL;
 }
 
+/* The model's variable that has the tensor's name; -1: there is none. */
+static int namesake(const struct mgpu_match *m, const struct mgpu_layers *f, int tensor)
+{
+    const struct mgpu_checkpoint_tensor *t = &m->file->tensor[tensor];
+    const struct mgpu_file_layer *l = layer_of(f, tensor);
+    for (int i = 0; i < m->model->count; i++)
+        if (!strcmp(mgpu_variable_initializer(m->model, i), t->name) ||
+            (l && l->of >= 0 && m->model->variable[i].layer == l->of && *t->leaf &&
+             mgpu_variable_is(m->model, i, t->leaf)))
+            return i;
+    return -1;
+}
+
 /* A bias whose layer is in the model, without one. */
 static bool is_dropped_bias(const struct mgpu_match *m, const struct mgpu_layers *f, int tensor)
 {
     const struct mgpu_checkpoint_tensor *t = &m->file->tensor[tensor];
     const struct mgpu_file_layer *l = layer_of(f, tensor);
-    return l && l->of >= 0 && !strcmp(t->leaf, "bias") && t->rank == 1;
+    return l && l->of >= 0 && !strcmp(t->leaf, "bias") && t->rank == 1 &&
+           namesake(m, f, tensor) < 0;
 }
 
 /* Exporters drop biases of zero: nothing is lost with them. */
@@ -166,6 +180,11 @@ static const char *why_left(const struct mgpu_match *m, const struct mgpu_layers
     const struct mgpu_file_layer *l = layer_of(f, tensor);
     if (m->why[tensor])
         return m->why[tensor];
+    int same = namesake(m, f, tensor);
+    if (same >= 0 && m->tensor[same] >= 0)
+        return mgpu_arena_format(m->arena, "has no place: '%s' of the model got '%s'",
+                                 mgpu_variable_name(m->model, same),
+                                 m->file->tensor[m->tensor[same]].name);
     if (is_dropped_bias(m, f, tensor))
         return "has no place: its layer has no bias in the model (an exporter leaves out biases of "
                "zero; mgpu-train --add-bias puts them back)";

@@ -14,7 +14,7 @@ static const char *apply(struct mgpu_match *m, const char *theirs, const char *o
                          const char *name)
 {
     const char *star = strchr(theirs, '*'), *to = strchr(ours, '*');
-    if (!star || !to)
+    if (!star)
         return strcmp(theirs, name) ? NULL : ours;
     size_t head = (size_t)(star - theirs), tail = strlen(star + 1), n = strlen(name);
     if (n < head + tail || strncmp(name, theirs, head) || strcmp(name + n - tail, star + 1))
@@ -75,6 +75,14 @@ static char *trimmed(char *text)
     return text;
 }
 
+static int count_stars(const char *text)
+{
+    int n = 0;
+    for (; (text = strchr(text, '*')); text++)
+        n++;
+    return n;
+}
+
 static int use_line(struct mgpu_match *m, char *line)
 {
     line[strcspn(line, "#")] = 0;
@@ -85,7 +93,12 @@ static int use_line(struct mgpu_match *m, char *line)
     if (!arrow)
         return mgpu_fail(MGPU_EINVALID, "'%s' is not 'theirs -> ours'", line);
     *arrow = 0;
-    return use_rule(m, trimmed(line), trimmed(arrow + 2));
+    const char *theirs = trimmed(line), *ours = trimmed(arrow + 2);
+    int stars = count_stars(theirs);
+    if (stars > 1 || stars != count_stars(ours))
+        return mgpu_fail(MGPU_EINVALID, "'%s -> %s': '*' stands once on both sides, or on none",
+                         theirs, ours);
+    return use_rule(m, theirs, ours);
 }
 
 int mgpu_match_rules(struct mgpu_match *m, const char *path)
@@ -97,7 +110,8 @@ int mgpu_match_rules(struct mgpu_match *m, const char *path)
                                    f.data ? (const char *)f.data : "");
     mgpu_mapped_close(&f);
     int rc = 0, number = 1;
-    for (char *line = text; line && rc == 0; number++) {
+    bool marked = !strncmp(text, "\xef\xbb\xbf", 3); /* UTF-8, as editors of Windows write it */
+    for (char *line = text + (marked ? 3 : 0); line && rc == 0; number++) {
         char *end = strchr(line, '\n');
         if (end)
             *end = 0;

@@ -136,6 +136,23 @@ void mgpu_match_structure(struct mgpu_match *m, struct mgpu_layers *file)
     free(s.taken);
 }
 
+/* Tensors of which it is not even known what belongs together. */
+static bool is_heap(const struct mgpu_match *m, const struct mgpu_file_layer *l)
+{
+    return !*l->path && !*l->group && !*m->file->tensor[l->tensor[0]].leaf;
+}
+
+static void order_variables(struct mgpu_match *m, const struct mgpu_file_layer *l)
+{
+    int variable = 0;
+    for (int k = 0; k < l->tensors; k++) {
+        while (variable < m->model->count && m->tensor[variable] >= 0)
+            variable++;
+        if (variable < m->model->count && m->variable[l->tensor[k]] < 0)
+            mgpu_match_pair(m, l->tensor[k], variable);
+    }
+}
+
 /* Only when asked for: what is left, one after the other. */
 void mgpu_match_order(struct mgpu_match *m, struct mgpu_layers *file)
 {
@@ -147,6 +164,10 @@ void mgpu_match_order(struct mgpu_match *m, struct mgpu_layers *file)
     for (int i = 0; i < file->count; i++) {
         if (file->layer[i].of >= 0)
             continue;
+        if (is_heap(m, &file->layer[i])) {
+            order_variables(m, &file->layer[i]);
+            continue;
+        }
         while (layer < m->model->layers && taken[layer])
             layer++;
         if (layer < m->model->layers)

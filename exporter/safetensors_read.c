@@ -1,7 +1,6 @@
 /* safetensors from strangers: the header is cut into its entries before any of it is parsed, so
  * that memory is bounded by the tensors that it really names. */
 #include "exporter/checkpoint.h"
-#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/data/mapped.h"
 
@@ -192,17 +191,6 @@ static int take_header(struct cursor *cursor, struct mgpu_checkpoint *c)
 
 /* ---- All of it ------------------------------------------------------------------------------- */
 
-static int check_names(struct mgpu_checkpoint *c)
-{
-    struct mgpu_names *names = mgpu_names_new(c->arena);
-    for (int i = 0; i < c->count; i++) {
-        if (mgpu_names_get(names, c->tensor[i].name))
-            return mgpu_fail(MGPU_EINVALID, "two tensors are called '%s'", c->tensor[i].name);
-        mgpu_names_set(names, c->tensor[i].name, c);
-    }
-    return 0;
-}
-
 static int by_begin(const void *a, const void *b)
 {
     const struct place *const *x = a, *const *y = b;
@@ -265,7 +253,7 @@ static int read_all(struct mgpu_checkpoint *c)
     struct cursor cursor;
     MGPU_TRY(find_header(&cursor, s));
     MGPU_TRY(take_header(&cursor, c));
-    MGPU_TRY(check_names(c));
+    MGPU_TRY(mgpu_checkpoint_check_names(c));
     return check_cover(c, s);
 }
 

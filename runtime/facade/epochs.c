@@ -199,24 +199,27 @@ int mgpu_epoch_end(struct mgpu_trainer *t, struct mgpu_epoch_result *result)
     bool whole = t->batch_in_epoch == 0;
     int64_t epoch = t->epoch - whole;
     *result = (struct mgpu_epoch_result){.numbers = e->number, .count = e->logs.count - 1};
+    e->unfinished = true;
     MGPU_TRY(take_numbers(t));
     keep_row(t, epoch);
+    if (whole)
+        MGPU_TRY(steer(t, epoch, result));
+    e->unfinished = false;
     MGPU_TRY(write_logs(t, epoch));
-    if (!whole)
-        return 0;
-    MGPU_TRY(steer(t, epoch, result));
-    if (!e->checkpoint)
+    if (!whole || !e->checkpoint)
         return 0;
     struct mgpu_save_sink sink = {.save = save, .context = t};
-    return mgpu_model_checkpoint_epoch(e->checkpoint, epoch, &e->logs, &sink, &result->saved,
-                                       &result->removed);
+    int rc = mgpu_model_checkpoint_epoch(e->checkpoint, epoch, &e->logs, &sink, &result->saved,
+                                         &result->removed);
+    e->unfinished = rc < 0;
+    return rc;
 }
 
 int mgpu_stop_checkpoint(struct mgpu_trainer *t, const char **path)
 {
     struct mgpu_epochs *e = &t->epochs;
     *path = NULL;
-    if (!e->checkpoint || t->step == 0 || e->best_again)
+    if (!e->checkpoint || t->step == 0 || e->best_again || e->unfinished)
         return 0;
     if (!e->full || e->full_step != t->step)
         MGPU_TRY(mgpu_save_checkpoint(t, mgpu_model_checkpoint_step(e->checkpoint, t->step)));

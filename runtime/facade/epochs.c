@@ -68,6 +68,18 @@ static int settle_checkpoint(struct mgpu_trainer *t)
     return mgpu_prefix(mgpu_check_target(o->checkpoint), "--checkpoint");
 }
 
+static const char *const log_runs[] = {"train", "validation"};
+
+static int check_logs(const struct mgpu_trainer *t)
+{
+    const struct mgpu_options *o = &t->options;
+    if (o->log_csv)
+        MGPU_TRY(mgpu_prefix(mgpu_check_target(o->log_csv), "--log-csv"));
+    for (int i = 0; o->tensorboard && i < 1 + t->val.open; i++)
+        MGPU_TRY(mgpu_prefix(mgpu_event_file_check(o->tensorboard, log_runs[i]), "--tensorboard"));
+    return 0;
+}
+
 int mgpu_settle_epochs(struct mgpu_trainer *t)
 {
     const struct mgpu_options *o = &t->options;
@@ -82,14 +94,12 @@ int mgpu_settle_epochs(struct mgpu_trainer *t)
         e->reduce = MGPU_NEW(t->arena, struct mgpu_reduce_lr);
         MGPU_TRY(mgpu_reduce_lr_parse(e->reduce, o->reduce_lr, &e->logs, t->arena));
     }
-    if (o->log_csv)
-        MGPU_TRY(mgpu_prefix(mgpu_check_target(o->log_csv), "--log-csv"));
+    MGPU_TRY(check_logs(t));
     return settle_checkpoint(t);
 }
 
 int mgpu_open_logs(struct mgpu_trainer *t)
 {
-    static const char *const runs[] = {"train", "validation"};
     const struct mgpu_options *o = &t->options;
     struct mgpu_epochs *e = &t->epochs;
     if (e->logs_open)
@@ -100,8 +110,9 @@ int mgpu_open_logs(struct mgpu_trainer *t)
             mgpu_csv_log_open(&e->csv, o->log_csv, &e->logs, o->resume != NULL, t->epoch),
             "--log-csv"));
     for (int i = 0; o->tensorboard && i < 1 + t->val.open; i++)
-        MGPU_TRY(mgpu_prefix(mgpu_event_file_open(&e->events[i], o->tensorboard, runs[i], t->epoch),
-                             "--tensorboard"));
+        MGPU_TRY(
+            mgpu_prefix(mgpu_event_file_open(&e->events[i], o->tensorboard, log_runs[i], t->epoch),
+                        "--tensorboard"));
     return 0;
 }
 

@@ -250,6 +250,12 @@ static void test_usage(void)
     CHECK_STOPS(2, "unknown monitor 'val_lose'", "--checkpoint", "w.h5", "--monitor", "val_lose");
     CHECK_STOPS(1, "no/w.h5: cannot write: No such file", "--checkpoint", "no/w.h5");
     CHECK_STOPS(1, "no/l.csv: cannot write: No such file", "--log-csv", "no/l.csv");
+    CHECK_STOPS(1, "--tensorboard: no/logs: cannot write: No such file or directory\n",
+                "--tensorboard", "no/logs", "--dry-run");
+    CHECK_STOPS(1, "--tensorboard: x.npy: cannot write: Not a directory\n", "--tensorboard",
+                "x.npy", "--dry-run");
+    CHECK_RUN("--tensorboard", "logs/", "--dry-run");
+    CHECK(!exists("logs"));
     CHECK_STOPS(2, "leaves nothing to do", "--initial-epoch", "3", "--epochs", "3");
     CHECK_STOPS(2, "--freeze q matches no initializer", "--freeze", "q");
     CHECK_STOPS(2, "--group q matches none", "--group", "q,lr=1");

@@ -1,4 +1,5 @@
 /* mgpu-train: the command line over mgpu.h. Results on stdout, talk on stderr. */
+#include "runtime/base/file_name.h"
 #include "runtime/base/status.h"
 #include "runtime/cli/progress.h"
 #include "runtime/cli/reexec.h"
@@ -91,7 +92,7 @@ static void say_next(const struct mgpu_train_command *c)
 {
     const struct mgpu_options *o = &c->options;
     for (int i = 0; !c->quiet && c->save && c->save[i]; i++) {
-        if (!strstr(c->save[i], ".onnx"))
+        if (!mgpu_has_extension(c->save[i], ".onnx"))
             continue;
         fprintf(stderr, "next: %s", program_invocation_name);
         say_word(c->save[i]);
@@ -316,6 +317,16 @@ static int check_apart(const struct mgpu_train_command *c)
     return 0;
 }
 
+static int check_targets(struct mgpu_trainer *t, const struct mgpu_train_command *c)
+{
+    const char *others[] = {c->predict, c->profile, c->html};
+    for (int i = 0; c->save && c->save[i]; i++)
+        MGPU_TRY(mgpu_check_save(t, c->save[i]));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        MGPU_TRY(others[i] ? mgpu_check_apart(t, others[i]) : 0);
+    return 0;
+}
+
 static int job(const struct mgpu_train_command *c, struct mgpu_train_result *result)
 {
     struct mgpu_trainer *t;
@@ -331,9 +342,7 @@ static int job(const struct mgpu_train_command *c, struct mgpu_train_result *res
         MGPU_TRY(mgpu_check_target(c->html));
     MGPU_TRY(mgpu_trainer_new(&t, c->model, &c->options));
     mgpu_trainer_facts(t, &facts);
-    int rc = 0;
-    for (int i = 0; rc == 0 && c->save && c->save[i]; i++)
-        rc = mgpu_check_save(t, c->save[i]);
+    int rc = check_targets(t, c);
     if (rc == 0)
         rc = c->dry_run           ? mgpu_trainer_describe(t, stdout)
              : c->evaluate        ? evaluate(t, c, result)

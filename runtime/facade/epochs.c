@@ -1,4 +1,5 @@
 /* What happens when epochs end: validation, logs, early stop, learning rate, checkpoints. */
+#include "runtime/base/file_name.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
 
@@ -24,12 +25,6 @@ static void name_logs(struct mgpu_trainer *t)
     e->logs.name[n + v] = "learning_rate";
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n > m && !strcmp(text + n - m, end);
-}
-
 /* A full checkpoint is HDF5, whatever it is called; Keras 3 takes .weights.h5 for another layout.
  */
 static int check_name(const struct mgpu_options *o)
@@ -37,7 +32,8 @@ static int check_name(const struct mgpu_options *o)
     const char *path = o->checkpoint;
     if (o->weights_only)
         return mgpu_prefix(mgpu_check_save_name(path), "--checkpoint");
-    if ((ends_with(path, ".h5") || ends_with(path, ".hdf5")) && !ends_with(path, ".weights.h5"))
+    if ((mgpu_has_extension(path, ".h5") || mgpu_has_extension(path, ".hdf5")) &&
+        !mgpu_has_extension(path, ".weights.h5"))
         return 0;
     return mgpu_fail(MGPU_EUSAGE,
                      "--checkpoint %s: a checkpoint to resume from is HDF5: name it .h5, or give "
@@ -65,7 +61,8 @@ static int settle_checkpoint(struct mgpu_trainer *t)
     MGPU_TRY(check_name(o));
     t->epochs.checkpoint = MGPU_NEW(t->arena, struct mgpu_model_checkpoint);
     MGPU_TRY(mgpu_model_checkpoint_init(t->epochs.checkpoint, &c, &t->epochs.logs, t->arena));
-    return mgpu_prefix(mgpu_check_target(o->checkpoint), "--checkpoint");
+    MGPU_TRY(mgpu_prefix(mgpu_check_target(o->checkpoint), "--checkpoint"));
+    return mgpu_prefix(mgpu_check_apart(t, o->checkpoint), "--checkpoint");
 }
 
 static const char *const log_runs[] = {"train", "validation"};
@@ -73,8 +70,10 @@ static const char *const log_runs[] = {"train", "validation"};
 static int check_logs(const struct mgpu_trainer *t)
 {
     const struct mgpu_options *o = &t->options;
-    if (o->log_csv)
+    if (o->log_csv) {
         MGPU_TRY(mgpu_prefix(mgpu_check_target(o->log_csv), "--log-csv"));
+        MGPU_TRY(mgpu_prefix(mgpu_check_apart(t, o->log_csv), "--log-csv"));
+    }
     for (int i = 0; o->tensorboard && i < 1 + t->val.open; i++)
         MGPU_TRY(mgpu_prefix(mgpu_event_file_check(o->tensorboard, log_runs[i]), "--tensorboard"));
     return 0;

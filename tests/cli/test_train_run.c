@@ -256,6 +256,16 @@ static void test_usage(void)
                 "x.npy", "--dry-run");
     CHECK_RUN("--tensorboard", "logs/", "--dry-run");
     CHECK(!exists("logs"));
+    CHECK(symlink("m.onnx", build_path("link.onnx")) == 0);
+    CHECK_STOPS(2, "--save: link.onnx is the model that is read: give what is written another name",
+                "--save", "link.onnx");
+    CHECK_STOPS(2, "--log-csv: x.npy is a file of --data", "--log-csv", "x.npy");
+    CHECK_STOPS(2, "m.onnx is the model that is read", "--html", "m.onnx");
+    CHECK_STOPS(2, "want.npz is the file of --init", "--init", "want.npz", "--save", "want.npz");
+    CHECK_RUN("--epochs", "1", "--checkpoint", "R.H5", "--save", "R.ONNX", "--save", "r.npz");
+    CHECK_STOPS(2, "--save: R.H5 is the file of --resume", "--resume", "R.H5", "--save", "R.H5");
+    CHECK_RUN("--epochs", "2", "--checkpoint", "R.H5", "--resume", "R.H5");
+    CHECK_STOPS(0, "next: ", "--epochs", "1", "--init", "R.ONNX", "--save", "r2.Onnx");
     CHECK_STOPS(2, "leaves nothing to do", "--initial-epoch", "3", "--epochs", "3");
     CHECK_STOPS(2, "--freeze q matches no initializer", "--freeze", "q");
     CHECK_STOPS(2, "--group q matches none", "--group", "q,lr=1");

@@ -150,7 +150,7 @@ static int check_unlocked(const char *path)
 static int open_temp(struct mgpu_atomic_file *f)
 {
     struct stat st;
-    bool exists = stat(f->target, &st) == 0;
+    bool exists = stat(f->path, &st) == 0; /* a pipe's link (/dev/stdout) leads to no name */
     if (exists && !S_ISREG(st.st_mode))
         return mgpu_fail(MGPU_EIO, "%s: cannot be written: not a regular file", f->path);
     if (exists) {

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,14 +110,35 @@ static int add_head(struct mgpu_event_file *f, int64_t from)
     return add(f, &restart);
 }
 
+/* One that is there already is fine. */
+static int make_folder(const char *path)
+{
+    return mkdir(path, 0777) == 0 || errno == EEXIST
+               ? 0
+               : mgpu_fail(MGPU_EIO, "%s: cannot make the folder: %s", path, strerror(errno));
+}
+
+int mgpu_event_file_check(const char *folder, const char *run)
+{
+    char path[4096], inside[4100], *at = path;
+    snprintf(path, sizeof path, "%s/%s", folder, run);
+    for (int missing = 0;; missing++, at = dirname(at)) {
+        snprintf(inside, sizeof inside, "%s/.", at);
+        if (faccessat(AT_FDCWD, inside, W_OK | X_OK, AT_EACCESS) == 0)
+            return 0;
+        if (errno != ENOENT || missing == 2) /* two are made: `folder` and `run` */
+            return mgpu_fail(MGPU_EIO, "%s: cannot write: %s", folder, strerror(errno));
+    }
+}
+
 static int open_new(struct mgpu_event_file *f, const char *folder, const char *run)
 {
     static atomic_int number;
     char host[256] = "", path[4096];
     gethostname(host, sizeof host - 1);
     snprintf(path, sizeof path, "%s/%s", folder, run);
-    mkdir(folder, 0777); /* opening the file says what is wrong */
-    mkdir(path, 0777);
+    MGPU_TRY(make_folder(folder));
+    MGPU_TRY(make_folder(path));
     snprintf(path, sizeof path, "%s/%s/events.out.tfevents.%010lld.%s.%d.%d.v2", folder, run,
              (long long)now(), host, (int)getpid(), atomic_fetch_add(&number, 1));
     f->path = mgpu_xstrdup(path);

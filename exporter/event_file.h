@@ -17,6 +17,9 @@ struct mgpu_event_file;
 int mgpu_event_file_open(struct mgpu_event_file **out, const char *folder, const char *run,
                          int64_t from);
 
+/* Whether that will work, as far as can be known before; makes nothing. */
+int mgpu_event_file_check(const char *folder, const char *run);
+
 /* In the file when it returns. A tag longer than 1000 bytes is cut. */
 int mgpu_event_file_scalar(struct mgpu_event_file *file, const char *tag, int64_t step,
                            double value);

@@ -6,6 +6,7 @@
 #include "exporter/layouts.h"
 #include "exporter/predictions.h"
 #include "exporter/safetensors.h"
+#include "runtime/base/file_name.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 
@@ -27,17 +28,11 @@ static const struct {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-static bool ends_with(const char *path, const char *end)
-{
-    size_t n = strlen(path), m = strlen(end);
-    return n >= m && !strcmp(path + n - m, end);
-}
-
 int mgpu_target_of(enum mgpu_target *out, const char *path, const char *to)
 {
     static const char *const names[] = {"onnx", "keras3", "keras-h5", "safetensors", "npz"};
     for (int i = 0; i < KINDS; i++)
-        if (to ? !strcmp(to, kinds[i].name) : ends_with(path, kinds[i].end)) {
+        if (to ? !strcmp(to, kinds[i].name) : mgpu_has_extension(path, kinds[i].end)) {
             *out = kinds[i].target;
             return 0;
         }

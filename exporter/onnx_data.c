@@ -2,6 +2,7 @@
 
 #include "exporter/atomic_file.h"
 #include "importer/onnx_external.h"
+#include "runtime/base/file_name.h"
 #include "runtime/base/status.h"
 
 #include <errno.h>
@@ -280,9 +281,7 @@ static int write_part(struct mgpu_onnx_data *d, size_t index)
 
 static bool is_same_folder(const char *a, const char *b)
 {
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(*b ? b : ".", &y) == 0 && x.st_dev == y.st_dev &&
-           x.st_ino == y.st_ino;
+    return mgpu_same_file(a, *b ? b : ".");
 }
 
 int mgpu_onnx_data_write(struct mgpu_onnx_data **out, const struct mgpu_onnx_file *file,

@@ -1,6 +1,7 @@
 #include "exporter/predictions.h"
 
 #include "exporter/predictions_private.h"
+#include "runtime/base/file_name.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/status.h"
 
@@ -12,11 +13,9 @@ static const struct mgpu_predictions_kind *kind_of(const char *path)
 {
     static const struct mgpu_predictions_kind *const kinds[] = {
         &mgpu_predictions_npz, &mgpu_predictions_h5, &mgpu_predictions_hdf5};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        size_t n = strlen(path), m = strlen(kinds[i]->extension);
-        if (n > m && strcmp(path + n - m, kinds[i]->extension) == 0)
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (mgpu_has_extension(path, kinds[i]->extension))
             return kinds[i];
-    }
     return NULL;
 }
 

@@ -158,6 +158,9 @@ int mgpu_stop_checkpoint(struct mgpu_trainer *trainer, const char **path);
 /* Whether that will work, as far as can be known before. */
 int mgpu_check_save(struct mgpu_trainer *trainer, const char *path);
 
+/* Whether the file is none of those that the run reads, which would be lost. */
+int mgpu_check_apart(const struct mgpu_trainer *trainer, const char *path);
+
 /* Whether a file could be written there, without touching what is there now. */
 int mgpu_check_target(const char *path);
 

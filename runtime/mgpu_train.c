@@ -1,4 +1,5 @@
 /* mgpu-train: the command line over mgpu.h. Results on stdout, talk on stderr. */
+#include "runtime/base/file_name.h"
 #include "runtime/base/status.h"
 #include "runtime/cli/progress.h"
 #include "runtime/cli/reexec.h"
@@ -40,6 +41,13 @@ static int fail(int code)
 {
     fprintf(stderr, "mgpu-train: %s\n", mgpu_error());
     return code == MGPU_EUSAGE ? 2 : 1;
+}
+
+/* Told at once, and in the exit status; the rest of the job goes on. */
+static void go_on(struct mgpu_train_result *result, int rc)
+{
+    if (rc < 0)
+        result->failed = fail(rc);
 }
 
 /* ---- Talk ------------------------------------------------------------------------------------ */
@@ -84,7 +92,7 @@ static void say_next(const struct mgpu_train_command *c)
 {
     const struct mgpu_options *o = &c->options;
     for (int i = 0; !c->quiet && c->save && c->save[i]; i++) {
-        if (!strstr(c->save[i], ".onnx"))
+        if (!mgpu_has_extension(c->save[i], ".onnx"))
             continue;
         fprintf(stderr, "next: %s", program_invocation_name);
         say_word(c->save[i]);
@@ -135,18 +143,21 @@ static int train(struct mgpu_trainer *t, const struct mgpu_train_command *c,
     int rc = 0;
     mgpu_progress_begin(&p, c->quiet ? NULL : stderr, f);
     heed_signals();
-    while (!interrupted && (rc = mgpu_step(t, &step)) > 0) {
+    while (!interrupted && !result->stopped && (rc = mgpu_step(t, &step)) > 0) {
         if (c->log_steps)
             printf("step %lld loss %.9g\n", (long long)step.step, step.loss);
         mgpu_result_step(result, &step);
         result->within_epoch = !step.epoch_ends;
         int n = mgpu_epoch_numbers(t, &numbers);
         mgpu_progress_step(&p, &step, numbers, n);
-        if (step.epoch_ends || step.step == f->total_steps)
-            MGPU_TRY(end_epoch(t, &p, step.epoch, result));
+        if (step.epoch_ends || step.step == f->total_steps) {
+            int ended = end_epoch(t, &p, step.epoch, result);
+            result->stopped = ended < 0; /* a full disk, say: the weights are good */
+            go_on(result, ended);
+        }
     }
     result->seconds = mgpu_seconds() - p.start;
-    return interrupted ? 0 : rc;
+    return rc < 0 ? rc : 0;
 }
 
 static int save_profile(struct mgpu_trainer *t, const struct mgpu_train_command *c,
@@ -169,15 +180,13 @@ static int save_html(struct mgpu_trainer *t, const struct mgpu_train_command *c,
     return 0;
 }
 
-static int save(struct mgpu_trainer *t, const struct mgpu_train_command *c,
-                struct mgpu_train_result *result)
+static int save_model(struct mgpu_trainer *t, const struct mgpu_train_command *c, const char *path,
+                      struct mgpu_train_result *result)
 {
-    for (int i = 0; c->save && c->save[i]; i++) {
-        MGPU_TRY(mgpu_save(t, c->save[i]));
-        mgpu_result_saved(result, c->save[i]);
-        if (!c->quiet)
-            fprintf(stderr, "saved %s\n", c->save[i]);
-    }
+    MGPU_TRY(mgpu_save(t, path));
+    mgpu_result_saved(result, path);
+    if (!c->quiet)
+        fprintf(stderr, "saved %s\n", path);
     return 0;
 }
 
@@ -196,7 +205,7 @@ static void say_resume(const struct mgpu_train_command *c, const char *path)
     fputc('\n', stderr);
 }
 
-/* A run that stops within an epoch. */
+/* A run that stops before its end, or within an epoch. */
 static int save_stopped(struct mgpu_trainer *t, const struct mgpu_train_command *c,
                         struct mgpu_train_result *result)
 {
@@ -208,7 +217,7 @@ static int save_stopped(struct mgpu_trainer *t, const struct mgpu_train_command 
     if (c->quiet)
         return 0;
     fprintf(stderr, "saved %s\n", path);
-    if (interrupted)
+    if (interrupted || result->stopped)
         say_resume(c, path);
     return 0;
 }
@@ -251,6 +260,26 @@ static int check_gradients(struct mgpu_trainer *t, const struct mgpu_train_comma
                                      worst);
 }
 
+/* Each file for itself: one that cannot be written takes no other with it. Gives how many of
+ * --save failed. */
+static int save_all(struct mgpu_trainer *t, const struct mgpu_train_command *c,
+                    struct mgpu_train_result *result)
+{
+    int failed = 0;
+    for (int i = 0; c->save && c->save[i]; i++) {
+        int rc = save_model(t, c, c->save[i], result);
+        failed += rc < 0;
+        go_on(result, rc);
+    }
+    if (interrupted || result->stopped || result->within_epoch)
+        go_on(result, save_stopped(t, c, result));
+    if (c->profile)
+        go_on(result, save_profile(t, c, result));
+    if (c->html)
+        go_on(result, save_html(t, c, result));
+    return failed;
+}
+
 static int train_and_save(struct mgpu_trainer *t, const struct mgpu_train_command *c,
                           const struct mgpu_facts *f, struct mgpu_train_result *result)
 {
@@ -260,19 +289,15 @@ static int train_and_save(struct mgpu_trainer *t, const struct mgpu_train_comman
         fprintf(stderr,
                 "%lld of %lld steps changed nothing: their loss or gradient is not finite\n",
                 (long long)result->skipped, (long long)result->steps);
-    MGPU_TRY(save(t, c, result));
-    if (interrupted || result->within_epoch)
-        MGPU_TRY(save_stopped(t, c, result));
-    if (c->profile)
-        MGPU_TRY(save_profile(t, c, result));
-    if (c->html)
-        MGPU_TRY(save_html(t, c, result));
-    if (interrupted)
-        return mgpu_fail(MGPU_EINVALID, "interrupted after step %lld of %lld%s%s",
-                         (long long)result->steps, (long long)f->total_steps,
-                         c->save ? "; the weights so far are saved" : "",
+    int failed = save_all(t, c, result);
+    if (interrupted || result->stopped)
+        return mgpu_fail(MGPU_EINVALID, "%s after step %lld of %lld%s%s",
+                         result->stopped ? "stopped" : "interrupted", (long long)result->steps,
+                         (long long)f->total_steps,
+                         c->save && !failed ? "; the weights so far are saved" : "",
                          c->options.checkpoint ? "" : "; with --checkpoint it could be resumed");
-    say_next(c);
+    if (!failed)
+        say_next(c);
     return 0;
 }
 
@@ -292,6 +317,16 @@ static int check_apart(const struct mgpu_train_command *c)
     return 0;
 }
 
+static int check_targets(struct mgpu_trainer *t, const struct mgpu_train_command *c)
+{
+    const char *others[] = {c->predict, c->profile, c->html};
+    for (int i = 0; c->save && c->save[i]; i++)
+        MGPU_TRY(mgpu_check_save(t, c->save[i]));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        MGPU_TRY(others[i] ? mgpu_check_apart(t, others[i]) : 0);
+    return 0;
+}
+
 static int job(const struct mgpu_train_command *c, struct mgpu_train_result *result)
 {
     struct mgpu_trainer *t;
@@ -307,9 +342,7 @@ static int job(const struct mgpu_train_command *c, struct mgpu_train_result *res
         MGPU_TRY(mgpu_check_target(c->html));
     MGPU_TRY(mgpu_trainer_new(&t, c->model, &c->options));
     mgpu_trainer_facts(t, &facts);
-    int rc = 0;
-    for (int i = 0; rc == 0 && c->save && c->save[i]; i++)
-        rc = mgpu_check_save(t, c->save[i]);
+    int rc = check_targets(t, c);
     if (rc == 0)
         rc = c->dry_run           ? mgpu_trainer_describe(t, stdout)
              : c->evaluate        ? evaluate(t, c, result)
@@ -356,10 +389,9 @@ int main(int argc, char **argv)
             mgpu_set_note(note, NULL);
         rc = job(&c, &result);
         result.interrupted = interrupted;
-        if ((rc >= 0 || interrupted) && c.json && !c.report)
+        if ((rc >= 0 || interrupted || result.stopped) && c.json && !c.report)
             mgpu_result_print(&result, stdout);
-        if (rc < 0)
-            status = fail(rc);
+        status = rc < 0 ? fail(rc) : result.failed;
     }
     if ((fflush(stdout) || ferror(stdout)) && status == 0)
         status = fail(mgpu_fail(MGPU_EIO, "standard output cannot be written"));

@@ -86,8 +86,8 @@ static int set(const struct mgpu_arg *a, void *into, const char *value)
     }
 }
 
-int mgpu_args_parse(const struct mgpu_arg *table, void *into, int argc, char **argv,
-                    const char ***rest, int *count)
+static int parse(const struct mgpu_arg *table, void *into, int argc, char **argv,
+                 const char ***rest, int *count)
 {
     *rest = mgpu_xcalloc((size_t)argc + 1, sizeof(char *));
     *count = 0;
@@ -118,6 +118,16 @@ int mgpu_args_parse(const struct mgpu_arg *table, void *into, int argc, char **a
                              a->value);
         MGPU_TRY(set(a, into, value ? value : wants_value(a) ? argv[i] : NULL));
     }
+    return 0;
+}
+
+int mgpu_args_parse(const struct mgpu_arg *table, void *into, int argc, char **argv,
+                    const char ***rest, int *count)
+{
+    MGPU_TRY(parse(table, into, argc, argv, rest, count));
+    for (int i = 0; i < *count; i++)
+        if (!*(*rest)[i])
+            return mgpu_fail(MGPU_EUSAGE, "'' is no file name: a variable without a value, maybe");
     return 0;
 }
 

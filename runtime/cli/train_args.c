@@ -1,5 +1,6 @@
 #include "runtime/cli/train_args.h"
 
+#include "runtime/base/file_name.h"
 #include "runtime/base/status.h"
 
 #include <stdlib.h>
@@ -218,11 +219,9 @@ void mgpu_train_help(FILE *to)
 
 static bool has_extension(const char *path, const char *const *extensions)
 {
-    for (int i = 0; extensions[i]; i++) {
-        size_t n = strlen(path), m = strlen(extensions[i]);
-        if (n > m && !strcmp(path + n - m, extensions[i]))
+    for (int i = 0; extensions[i]; i++)
+        if (mgpu_has_extension(path, extensions[i]))
             return true;
-    }
     return false;
 }
 

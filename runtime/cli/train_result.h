@@ -16,6 +16,8 @@ struct mgpu_train_result {
     double seconds;
     bool within_epoch; /* the last step was not the end of one */
     bool interrupted;  /* by a signal, before its last step */
+    bool stopped;      /* the end of an epoch failed, though not its steps */
+    int failed;        /* the exit status of a failure after which the job went on; 0: none */
     uint64_t peak_memory_bytes;
 };
 

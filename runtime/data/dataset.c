@@ -148,8 +148,7 @@ int mgpu_dataset_open_named(struct mgpu_dataset **out, const char *path, const c
     return rc;
 }
 
-/* Cuts FILE:DATASET down to the longest FILE that exists. */
-static bool cut_to_file(char *path)
+bool mgpu_dataset_cut(char *path)
 {
     while (access(path, F_OK) < 0) {
         char *colon = strrchr(path, ':');
@@ -165,7 +164,7 @@ int mgpu_dataset_open(struct mgpu_dataset **out, const char *spec)
     *out = NULL;
     char *path = mgpu_xstrdup(spec);
     const char *name = NULL;
-    bool found = cut_to_file(path);
+    bool found = mgpu_dataset_cut(path);
     if (strlen(path) < strlen(spec))
         name = spec + strlen(path) + 1;
     int rc = found ? mgpu_dataset_open_named(out, path, name)

@@ -40,6 +40,8 @@ void mgpu_name_list_free(struct mgpu_name_list *names);
 /* Opens FILE or FILE:DATASET (file names may hold ':'; the longest that exists is the file). A file
  * of several arrays without DATASET is an error that lists them. Owned by the caller. */
 int mgpu_dataset_open(struct mgpu_dataset **out, const char *spec);
+/* Cuts FILE:DATASET down to that FILE, in place; false: there is none. */
+bool mgpu_dataset_cut(char *spec);
 int mgpu_dataset_open_named(struct mgpu_dataset **out, const char *path, const char *name);
 void mgpu_dataset_close(struct mgpu_dataset *dataset); /* NULL is fine */
 

@@ -1,6 +1,7 @@
 /* mgpu-convert: from any kind of weights file to any other. */
 #include "exporter/framework_names.h"
 #include "exporter/match.h"
+#include "runtime/base/file_name.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/weights_file.h"
@@ -9,7 +10,6 @@
 #include <json-c/json.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* ---- A model --------------------------------------------------------------------------------- */
 
@@ -239,10 +239,9 @@ static int convert_file(const char *in, const char *out, enum mgpu_target target
 /* What is not a weight would be lost with the file that is read. */
 static int check_apart(const char *in, const char *out)
 {
-    struct stat a, b;
-    bool same =
-        stat(in, &a) == 0 && stat(out, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-    return same ? mgpu_fail(MGPU_EUSAGE, "%s is IN and OUT: give OUT another name", out) : 0;
+    return mgpu_same_file(in, out)
+               ? mgpu_fail(MGPU_EUSAGE, "%s is IN and OUT: give OUT another name", out)
+               : 0;
 }
 
 int mgpu_weights_convert(const char *in, const char *out, const struct mgpu_convert_options *o,

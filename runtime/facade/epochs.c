@@ -1,4 +1,5 @@
 /* What happens when epochs end: validation, logs, early stop, learning rate, checkpoints. */
+#include "runtime/base/file_name.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
 
@@ -24,12 +25,6 @@ static void name_logs(struct mgpu_trainer *t)
     e->logs.name[n + v] = "learning_rate";
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n > m && !strcmp(text + n - m, end);
-}
-
 /* A full checkpoint is HDF5, whatever it is called; Keras 3 takes .weights.h5 for another layout.
  */
 static int check_name(const struct mgpu_options *o)
@@ -37,7 +32,8 @@ static int check_name(const struct mgpu_options *o)
     const char *path = o->checkpoint;
     if (o->weights_only)
         return mgpu_prefix(mgpu_check_save_name(path), "--checkpoint");
-    if ((ends_with(path, ".h5") || ends_with(path, ".hdf5")) && !ends_with(path, ".weights.h5"))
+    if ((mgpu_has_extension(path, ".h5") || mgpu_has_extension(path, ".hdf5")) &&
+        !mgpu_has_extension(path, ".weights.h5"))
         return 0;
     return mgpu_fail(MGPU_EUSAGE,
                      "--checkpoint %s: a checkpoint to resume from is HDF5: name it .h5, or give "
@@ -65,7 +61,22 @@ static int settle_checkpoint(struct mgpu_trainer *t)
     MGPU_TRY(check_name(o));
     t->epochs.checkpoint = MGPU_NEW(t->arena, struct mgpu_model_checkpoint);
     MGPU_TRY(mgpu_model_checkpoint_init(t->epochs.checkpoint, &c, &t->epochs.logs, t->arena));
-    return mgpu_prefix(mgpu_check_target(o->checkpoint), "--checkpoint");
+    MGPU_TRY(mgpu_prefix(mgpu_check_target(o->checkpoint), "--checkpoint"));
+    return mgpu_prefix(mgpu_check_apart(t, o->checkpoint), "--checkpoint");
+}
+
+static const char *const log_runs[] = {"train", "validation"};
+
+static int check_logs(const struct mgpu_trainer *t)
+{
+    const struct mgpu_options *o = &t->options;
+    if (o->log_csv) {
+        MGPU_TRY(mgpu_prefix(mgpu_check_target(o->log_csv), "--log-csv"));
+        MGPU_TRY(mgpu_prefix(mgpu_check_apart(t, o->log_csv), "--log-csv"));
+    }
+    for (int i = 0; o->tensorboard && i < 1 + t->val.open; i++)
+        MGPU_TRY(mgpu_prefix(mgpu_event_file_check(o->tensorboard, log_runs[i]), "--tensorboard"));
+    return 0;
 }
 
 int mgpu_settle_epochs(struct mgpu_trainer *t)
@@ -82,14 +93,12 @@ int mgpu_settle_epochs(struct mgpu_trainer *t)
         e->reduce = MGPU_NEW(t->arena, struct mgpu_reduce_lr);
         MGPU_TRY(mgpu_reduce_lr_parse(e->reduce, o->reduce_lr, &e->logs, t->arena));
     }
-    if (o->log_csv)
-        MGPU_TRY(mgpu_prefix(mgpu_check_target(o->log_csv), "--log-csv"));
+    MGPU_TRY(check_logs(t));
     return settle_checkpoint(t);
 }
 
 int mgpu_open_logs(struct mgpu_trainer *t)
 {
-    static const char *const runs[] = {"train", "validation"};
     const struct mgpu_options *o = &t->options;
     struct mgpu_epochs *e = &t->epochs;
     if (e->logs_open)
@@ -100,8 +109,9 @@ int mgpu_open_logs(struct mgpu_trainer *t)
             mgpu_csv_log_open(&e->csv, o->log_csv, &e->logs, o->resume != NULL, t->epoch),
             "--log-csv"));
     for (int i = 0; o->tensorboard && i < 1 + t->val.open; i++)
-        MGPU_TRY(mgpu_prefix(mgpu_event_file_open(&e->events[i], o->tensorboard, runs[i], t->epoch),
-                             "--tensorboard"));
+        MGPU_TRY(
+            mgpu_prefix(mgpu_event_file_open(&e->events[i], o->tensorboard, log_runs[i], t->epoch),
+                        "--tensorboard"));
     return 0;
 }
 
@@ -199,24 +209,27 @@ int mgpu_epoch_end(struct mgpu_trainer *t, struct mgpu_epoch_result *result)
     bool whole = t->batch_in_epoch == 0;
     int64_t epoch = t->epoch - whole;
     *result = (struct mgpu_epoch_result){.numbers = e->number, .count = e->logs.count - 1};
+    e->unfinished = true;
     MGPU_TRY(take_numbers(t));
     keep_row(t, epoch);
+    if (whole)
+        MGPU_TRY(steer(t, epoch, result));
+    e->unfinished = false;
     MGPU_TRY(write_logs(t, epoch));
-    if (!whole)
-        return 0;
-    MGPU_TRY(steer(t, epoch, result));
-    if (!e->checkpoint)
+    if (!whole || !e->checkpoint)
         return 0;
     struct mgpu_save_sink sink = {.save = save, .context = t};
-    return mgpu_model_checkpoint_epoch(e->checkpoint, epoch, &e->logs, &sink, &result->saved,
-                                       &result->removed);
+    int rc = mgpu_model_checkpoint_epoch(e->checkpoint, epoch, &e->logs, &sink, &result->saved,
+                                         &result->removed);
+    e->unfinished = rc < 0;
+    return rc;
 }
 
 int mgpu_stop_checkpoint(struct mgpu_trainer *t, const char **path)
 {
     struct mgpu_epochs *e = &t->epochs;
     *path = NULL;
-    if (!e->checkpoint || t->step == 0 || e->best_again)
+    if (!e->checkpoint || t->step == 0 || e->best_again || e->unfinished)
         return 0;
     if (!e->full || e->full_step != t->step)
         MGPU_TRY(mgpu_save_checkpoint(t, mgpu_model_checkpoint_step(e->checkpoint, t->step)));

@@ -79,6 +79,7 @@ struct mgpu_epochs {
     struct mgpu_event_file *events[2]; /* training, validation */
     bool logs_open;                    /* csv, events: from the first step on */
     bool stopped;
+    bool unfinished;  /* the end of the epoch failed so that no checkpoint can stand for it */
     bool best_again;  /* the run is over, and the weights are those of its best epoch */
     double lr_scale;  /* what --reduce-lr made of every learning rate */
     const char *full; /* the last full checkpoint, of step `full_step`; NULL: none yet */
@@ -168,6 +169,7 @@ int mgpu_settle_data(struct mgpu_trainer *t);    /* feeds opened, input sizes */
 int mgpu_parse_losses(struct mgpu_trainer *t);   /* options->loss, by the model's outputs */
 int mgpu_settle_losses(struct mgpu_trainer *t);  /* losses, metrics, wants bound */
 int mgpu_settle_optimizer(struct mgpu_trainer *t);
+int mgpu_settle_total(struct mgpu_trainer *t); /* total_steps, schedule: from where it stands */
 int64_t mgpu_steps_per_epoch(const struct mgpu_trainer *t);
 int mgpu_text_count(const char *const *list);
 

@@ -2,6 +2,7 @@
 #include "partitioner/annotate.h"
 #include "partitioner/plan_check.h"
 #include "partitioner/planner.h"
+#include "runtime/base/file_name.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
@@ -52,9 +53,9 @@ static int take_plan(struct mgpu_trainer *t, int *ranks)
 /* A plan.json, or the ONNX file that a plan was written into as annotations. */
 static int read_file(struct mgpu_trainer *t)
 {
-    const char *path = t->options.plan, *dot = strrchr(path, '.');
+    const char *path = t->options.plan;
     struct mgpu_onnx_file *file;
-    if (!dot || strcmp(dot, ".onnx") != 0)
+    if (!mgpu_has_extension(path, ".onnx"))
         return mgpu_plan_file_read(&t->plan_file, path);
     MGPU_TRY(mgpu_onnx_read(&file, path));
     int rc = mgpu_annotate_read(&t->plan_file, file);

@@ -160,8 +160,10 @@ static int record_run(struct mgpu_trainer *t, struct mgpu_record *r)
 {
     MGPU_TRY(record_start(t, r));
     MGPU_TRY(record_optimizer(t, r));
-    MGPU_TRY(record_settings(t, r));
     MGPU_TRY(record_position(t, r));
+    if (r->restores) /* with another batch, the epochs before had other steps */
+        MGPU_TRY(mgpu_settle_total(t));
+    MGPU_TRY(record_settings(t, r));
     if (t->batch_in_epoch)
         MGPU_TRY(record_totals(t, r));
     return record_callbacks(t, r);

@@ -1,7 +1,9 @@
 /* Trained weights into files. */
 #include "exporter/atomic_file.h"
 #include "exporter/model_write.h"
+#include "runtime/base/file_name.h"
 #include "runtime/base/status.h"
+#include "runtime/data/dataset.h"
 #include "runtime/facade/facade.h"
 
 #include <string.h>
@@ -31,6 +33,37 @@ int mgpu_check_target(const char *path)
     MGPU_TRY(mgpu_atomic_open(&f, path));
     mgpu_atomic_abort(&f, 0);
     return 0;
+}
+
+static int apart(const char *path, const char *option, const char *read)
+{
+    return read && mgpu_same_file(read, path)
+               ? mgpu_fail(MGPU_EUSAGE, "%s is %s: give what is written another name", path, option)
+               : 0;
+}
+
+/* [NAME=]FILE[:SET] */
+static int apart_from_data(struct mgpu_arena *arena, const char *path, const char *option,
+                           const char *const *list)
+{
+    for (int i = 0; list && list[i]; i++) {
+        const char *equals = strchr(list[i], '=');
+        char *file = mgpu_arena_string(arena, equals ? equals + 1 : list[i]);
+        MGPU_TRY(apart(path, option, list[i]));
+        mgpu_dataset_cut(file);
+        MGPU_TRY(apart(path, option, file));
+    }
+    return 0;
+}
+
+int mgpu_check_apart(const struct mgpu_trainer *t, const char *path)
+{
+    const struct mgpu_options *o = &t->options;
+    MGPU_TRY(apart(path, "the model that is read", t->path));
+    MGPU_TRY(apart(path, "the file of --init", o->init));
+    MGPU_TRY(apart(path, "the file of --plan", o->plan));
+    MGPU_TRY(apart_from_data(t->arena, path, "a file of --data", o->data));
+    return apart_from_data(t->arena, path, "a file of --val", o->val);
 }
 
 static int check_entry(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
@@ -95,6 +128,8 @@ int mgpu_check_save(struct mgpu_trainer *t, const char *path)
     const struct mgpu_model_write_options options = write_options(t);
     MGPU_TRY(mgpu_prefix(mgpu_target_of(&target, path, NULL), "--save"));
     MGPU_TRY(mgpu_check_target(path));
+    MGPU_TRY(mgpu_prefix(mgpu_check_apart(t, path), "--save"));
+    MGPU_TRY(mgpu_prefix(apart(path, "the file of --resume", t->options.resume), "--save"));
     return mgpu_model_write_check(&source, path, target, &options);
 }
 

@@ -31,6 +31,14 @@ int64_t mgpu_steps_per_epoch(const struct mgpu_trainer *t)
     return asked > 0 && asked < all ? asked : all;
 }
 
+int mgpu_settle_total(struct mgpu_trainer *t)
+{
+    const struct mgpu_options *o = &t->options;
+    int64_t each = mgpu_steps_per_epoch(t), left = (o->epochs - t->epoch) * each;
+    t->total_steps = o->steps > 0 ? o->steps : t->step - t->batch_in_epoch + left;
+    return mgpu_schedule_parse(&t->schedule, o->lr_schedule, o->warmup, t->total_steps);
+}
+
 static int settle_length(struct mgpu_trainer *t)
 {
     const struct mgpu_options *o = &t->options;
@@ -42,9 +50,7 @@ static int settle_length(struct mgpu_trainer *t)
         return mgpu_fail(MGPU_EUSAGE, "--initial-epoch %lld: --epochs %lld leaves nothing to do",
                          (long long)o->initial_epoch, (long long)o->epochs);
     t->epoch = o->initial_epoch;
-    t->total_steps =
-        o->steps > 0 ? o->steps : (o->epochs - o->initial_epoch) * mgpu_steps_per_epoch(t);
-    return mgpu_schedule_parse(&t->schedule, o->lr_schedule, o->warmup, t->total_steps);
+    return mgpu_settle_total(t);
 }
 
 static int check_trained(const struct mgpu_trainer *t)

@@ -98,6 +98,8 @@ static void test_errors(void)
         {{"--rate=nan"}, "--rate: 'nan' is not a number"},
         {{"--maybe=10"}, "--maybe: 10 is not between 1 and 9"},
         {{"--flag=1"}, "--flag takes no value"},
+        {{"a.onnx", ""}, "'' is no file name"},
+        {{"--", ""}, "'' is no file name"},
     };
     char rest[REST];
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

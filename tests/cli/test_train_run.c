@@ -186,23 +186,60 @@ static void test_ignored(void)
 
 /* ---- Fails ----------------------------------------------------------------------------------- */
 
+/* Runs that may write no file larger than `most`. */
+static int run_small(rlim_t most, const char *const *more)
+{
+    struct rlimit old, small = {most, 0};
+    getrlimit(RLIMIT_FSIZE, &old);
+    small.rlim_max = old.rlim_max;
+    setrlimit(RLIMIT_FSIZE, &small);
+    pid_t pid = start(more);
+    setrlimit(RLIMIT_FSIZE, &old);
+    return finish(pid);
+}
+
+#define RUN_SMALL(most, ...) run_small(most, (const char *const[]){__VA_ARGS__, NULL})
+
 static void test_full_disk(void)
 {
-    struct rlimit old, small = {2048, 0};
     CHECK_RUN("--epochs", "1", "--checkpoint", "full.h5", "--save", "full.onnx");
     size_t size;
     uint8_t *bytes = build_load(build_path("full.h5"), &size);
     build_bytes(build_path("before.h5"), bytes, size);
     free(bytes);
-    getrlimit(RLIMIT_FSIZE, &old);
-    small.rlim_max = old.rlim_max;
-    setrlimit(RLIMIT_FSIZE, &small);
-    pid_t pid = start((const char *const[]){"--epochs", "3", "--checkpoint", "full.h5", NULL});
-    setrlimit(RLIMIT_FSIZE, &old);
-    CHECK(finish(pid) == 1);
+    CHECK(RUN_SMALL(2048, "--epochs", "3", "--checkpoint", "full.h5") == 1);
     CHECK_(strstr(taken("err"), "mgpu-train: full.h5: cannot write: File too large\n"), "%s",
            taken("err"));
     CHECK(same_bytes("full.h5", "before.h5"));
+}
+
+/* What cannot be written takes nothing else with it: the other files are, and the exit status and a
+ * line for each tell what is not. An epoch whose checkpoint or log fails is the last. */
+static void test_one_fails(void)
+{
+    const char *text;
+    CHECK_RUN("--epochs", "1", "--save", "want.npz");
+    CHECK(RUN_SMALL(4096, "--epochs", "1", "--save", "one.h5", "--save", "one.npz", "--json") == 1);
+    text = taken("err");
+    CHECK_(strstr(text, "mgpu-train: one.h5: cannot write: File too large\n") &&
+               strstr(text, "saved one.npz\n"),
+           "%s", text);
+    CHECK(!exists("one.h5") && same_bytes("one.npz", "want.npz"));
+    CHECK(strstr(taken("out"), "\"saved\":[\"one.npz\"]"));
+
+    CHECK(RUN_SMALL(4096, "--epochs", "3", "--checkpoint", "two.h5", "--save", "two.npz") == 1);
+    text = taken("err");
+    CHECK_(strstr(text, "mgpu-train: two.h5: cannot write: File too large\nsaved two.npz\n"
+                        "mgpu-train: stopped after step 4 of 12; the weights so far are saved\n"),
+           "%s", text);
+    CHECK(!exists("two.h5") && same_bytes("two.npz", "want.npz"));
+
+    CHECK(RUN_SMALL(131072, "--epochs", "5000", "--log-csv", "three.csv", "--checkpoint",
+                    "three.h5", "--period", "5000", "--quiet") == 1);
+    text = taken("err");
+    CHECK_(strstr(text, "three.csv: cannot write: File too large\nmgpu-train: stopped after step "),
+           "%.2000s", text);
+    CHECK_RUN("--epochs", "1", "--resume", "three.h5");
 }
 
 static void test_usage(void)
@@ -213,6 +250,22 @@ static void test_usage(void)
     CHECK_STOPS(2, "unknown monitor 'val_lose'", "--checkpoint", "w.h5", "--monitor", "val_lose");
     CHECK_STOPS(1, "no/w.h5: cannot write: No such file", "--checkpoint", "no/w.h5");
     CHECK_STOPS(1, "no/l.csv: cannot write: No such file", "--log-csv", "no/l.csv");
+    CHECK_STOPS(1, "--tensorboard: no/logs: cannot write: No such file or directory\n",
+                "--tensorboard", "no/logs", "--dry-run");
+    CHECK_STOPS(1, "--tensorboard: x.npy: cannot write: Not a directory\n", "--tensorboard",
+                "x.npy", "--dry-run");
+    CHECK_RUN("--tensorboard", "logs/", "--dry-run");
+    CHECK(!exists("logs"));
+    CHECK(symlink("m.onnx", build_path("link.onnx")) == 0);
+    CHECK_STOPS(2, "--save: link.onnx is the model that is read: give what is written another name",
+                "--save", "link.onnx");
+    CHECK_STOPS(2, "--log-csv: x.npy is a file of --data", "--log-csv", "x.npy");
+    CHECK_STOPS(2, "m.onnx is the model that is read", "--html", "m.onnx");
+    CHECK_STOPS(2, "want.npz is the file of --init", "--init", "want.npz", "--save", "want.npz");
+    CHECK_RUN("--epochs", "1", "--checkpoint", "R.H5", "--save", "R.ONNX", "--save", "r.npz");
+    CHECK_STOPS(2, "--save: R.H5 is the file of --resume", "--resume", "R.H5", "--save", "R.H5");
+    CHECK_RUN("--epochs", "2", "--checkpoint", "R.H5", "--resume", "R.H5");
+    CHECK_STOPS(0, "next: ", "--epochs", "1", "--init", "R.ONNX", "--save", "r2.Onnx");
     CHECK_STOPS(2, "leaves nothing to do", "--initial-epoch", "3", "--epochs", "3");
     CHECK_STOPS(2, "--freeze q matches no initializer", "--freeze", "q");
     CHECK_STOPS(2, "--group q matches none", "--group", "q,lr=1");
@@ -248,6 +301,7 @@ int main(void)
     test_interrupted(SIGHUP);
     test_ignored();
     test_full_disk();
+    test_one_fails();
     test_usage();
     test_saved_list();
     build_end();

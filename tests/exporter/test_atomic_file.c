@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static bool holds(const char *path, const char *text)
 {
@@ -63,6 +64,13 @@ static void test_bad_links(void)
     CHECK_FAILS(save(build_path("c"), "text"), "/c: cannot write: No such file or directory");
     CHECK(symlink("folder", build_path("d")) == 0);
     CHECK_FAILS(save(build_path("d"), "text"), "not a regular file");
+    int ends[2]; /* as /dev/stdout in a pipe: a link to no name */
+    char pipe_link[64];
+    CHECK(pipe(ends) == 0);
+    snprintf(pipe_link, sizeof pipe_link, "/proc/self/fd/%d", ends[1]);
+    CHECK_FAILS(save(pipe_link, "text"), "cannot be written: not a regular file");
+    close(ends[0]);
+    close(ends[1]);
 }
 
 static void test_protected(void)

@@ -358,6 +358,30 @@ static void test_initial_epoch(void)
     mgpu_trainer_free(t);
 }
 
+/* With another batch the epochs that are left have other steps; their number stays. */
+static void test_other_batch(void)
+{
+    struct mgpu_options o = plain();
+    struct mgpu_trainer *t;
+    struct mgpu_facts f;
+    struct mgpu_step_result s;
+    double losses[64];
+    int steps = 0;
+    o.steps = 0;
+    o.epochs = 3;
+    run(model, &o, losses, file); /* 7 steps each */
+    o.epochs = 5;
+    o.batch = 10;
+    o.resume = file;
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    mgpu_trainer_facts(t, &f);
+    CHECK(f.step == 21 && f.total_steps == 25 && f.epochs == 5);
+    for (s.epoch = 0; mgpu_step(t, &s) > 0; steps++)
+        CHECK(s.epoch == 4 + steps / 2);
+    CHECK(steps == 4 && s.epoch == 5);
+    mgpu_trainer_free(t);
+}
+
 /* ---- Does not go on -------------------------------------------------------------------------- */
 
 static void refused(const char *path, const struct mgpu_options *o, const char *part)
@@ -485,6 +509,7 @@ int main(void)
     test_reordered();
     test_ranks();
     test_initial_epoch();
+    test_other_batch();
     test_refused();
     test_broken();
     test_notes();

@@ -1,0 +1,13 @@
+/* What names of files say. */
+#ifndef MGPU_BASE_FILE_NAME_H
+#define MGPU_BASE_FILE_NAME_H
+
+#include <stdbool.h>
+
+/* Whether there is more than the extension, and then it: ".onnx", in letters of either case. */
+bool mgpu_has_extension(const char *path, const char *extension);
+
+/* Whether both are there and are one file or folder, whatever links lead to it. */
+bool mgpu_same_file(const char *a, const char *b);
+
+#endif

@@ -199,6 +199,67 @@ static void test_prefixes(void)
         "6 of 8 tensors");
 }
 
+/* ---- PyTorch's attention --------------------------------------------------------------------- */
+
+/* TorchScript turns in_proj_weight and gives it a name of its own; of equal arrays one is left. */
+static const char *const in_proj = "producer pytorch\n"
+                                   "input x float N 2\n"
+                                   "init l.in_proj_bias float 6 = 1 2 3 4 5 6\n"
+                                   "init l.out_proj.weight float 2 2 = 1 2 3 4\n"
+                                   "init l.out_proj.bias float 2 = 0\n"
+                                   "init n.weight float 2 = 3 4\n"
+                                   "init onnx::MatMul_9 float 2 6 = 1 2 3 4 5 6 7 8 9 10 11 12\n"
+                                   "h = MatMul(x, onnx::MatMul_9) name=\"/l/MatMul\"\n"
+                                   "a = Add(l.in_proj_bias, h) name=\"/l/Add\"\n"
+                                   "q, k, v = Split(a) axis=1\n"
+                                   "s = Mul(q, k)\n"
+                                   "t = Mul(s, v)\n"
+                                   "o = Gemm(t, l.out_proj.weight, l.out_proj.bias) transB=1 "
+                                   "name=\"/l/Gemm\"\n"
+                                   "b = Identity(l.out_proj.bias)\n"
+                                   "y = LayerNormalization(o, n.weight, b) name=\"/n/Norm\"\n"
+                                   "output y float N 2\n";
+
+/* Keys and values of other widths: three, of which only the graph tells which is which. */
+static const char *const apart = "producer pytorch\n"
+                                 "input x float N 2\n"
+                                 "init l.out_proj.weight float 2 2 = 1 2 3 4\n"
+                                 "init onnx::MatMul_9 float 2 2 = 31 32 33 34\n"
+                                 "init onnx::MatMul_8 float 2 2 = 21 22 23 24\n"
+                                 "init onnx::MatMul_7 float 2 2 = 11 12 13 14\n"
+                                 "q = MatMul(x, onnx::MatMul_7) name=\"/l/MatMul\"\n"
+                                 "k = MatMul(x, onnx::MatMul_8) name=\"/l/MatMul_1\"\n"
+                                 "v = MatMul(x, onnx::MatMul_9) name=\"/l/MatMul_2\"\n"
+                                 "s = Mul(q, k)\n"
+                                 "t = Mul(s, v)\n"
+                                 "y = Gemm(t, l.out_proj.weight) transB=1\n"
+                                 "output y float N 2\n";
+
+static void check_attention(const char *text, int count, const char *name, const char *shape,
+                            const double *want)
+{
+    const char *model = path_of("attention.onnx"), *file = path_of("attention.safetensors");
+    const char *out = path_of("out.onnx");
+    struct mgpu_convert_options none = {0}, into = {.model = model};
+    make_onnx_file(model, text);
+    CHECK_OK(weights_convert(line, model, file, &none));
+    CHECK_(weights_hold(file, name, shape, want), "%s", name);
+    CHECK_OK(weights_convert(line, file, out, &into));
+    CHECK_(atoi(line) == count, "%s", line);
+    CHECK(weights_differ(out, model, 0) == 0);
+}
+
+static void test_attention(void)
+{
+    check_attention(in_proj, 6, "l.in_proj_weight", "[6,2]",
+                    (double[]){1, 7, 2, 8, 3, 9, 4, 10, 5, 11, 6, 12});
+    check_attention(in_proj, 6, "l.out_proj.bias", "[2]", (double[]){0, 0});
+    check_attention(in_proj, 6, "n.bias", "[2]", (double[]){0, 0});
+    check_attention(apart, 4, "l.q_proj_weight", "[2,2]", (double[]){11, 13, 12, 14});
+    check_attention(apart, 4, "l.k_proj_weight", "[2,2]", (double[]){21, 23, 22, 24});
+    check_attention(apart, 4, "l.v_proj_weight", "[2,2]", (double[]){31, 33, 32, 34});
+}
+
 /* ---- reports.md row 28 ----------------------------------------------------------------------- */
 
 static const char *const dense = "producer tf2onnx\n"
@@ -374,6 +435,7 @@ int main(void)
     test_without_model();
     test_row_27();
     test_prefixes();
+    test_attention();
     test_row_28();
     test_rules();
     test_counters();

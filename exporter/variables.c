@@ -179,12 +179,14 @@ static void add_recurrent(struct builder *b, struct mgpu_variable *x,
 }
 
 /* Keras 3 opens a scope for each call of a layer: a second operation of one name in it is of a
- * layer that another one wraps, whose class nothing tells. */
-static bool is_wrapped(const struct builder *b, const char *op)
+ * layer that another one wraps, whose class nothing tells. Only a group normalisation reshapes
+ * its input, gamma and beta itself. */
+static bool is_wrapped(const struct builder *b, const struct mgpu_variable_reader *r,
+                       const char *op)
 {
     int number;
     mgpu_keras_numbered(op, &number);
-    return b->renumbered && number;
+    return b->renumbered && number > (r->grouped ? 2 : 0);
 }
 
 static void add_plain(struct builder *b, struct mgpu_variable *x,
@@ -206,7 +208,7 @@ static void add_plain(struct builder *b, struct mgpu_variable *x,
     const char *class_name = mgpu_variable_class_of(r, a, x->role);
     struct mgpu_variable_layer *l = &b->v->layer[layer];
     bool better = !*l->class_name || x->role == MGPU_VAR_DEPTHWISE;
-    if (better && !is_wrapped(b, scope.op))
+    if (better && !is_wrapped(b, r, scope.op))
         l->class_name = class_name;
     mgpu_variable_plain(x, b->v->family, r, a, scope.op);
     add_variable(b, x, layer);

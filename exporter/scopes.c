@@ -87,6 +87,18 @@ static const char *take_last(char *path, const char *const *names)
     return slash + 1;
 }
 
+/* Layers may be called as containers, too: of these it is known what they hold. */
+static bool holds(const char *path, const char *op)
+{
+    static const char *const only[][2] = {{"separable_conv2d", "depthwise"},
+                                          {"convolution", "ExpandDims"}};
+    const char *slash = strrchr(path, '/');
+    for (size_t i = 0; slash && i < sizeof only / sizeof *only; i++)
+        if (is_one_of(slash + 1, (const char *const[]){only[i][0], NULL}))
+            return is_one_of(op, (const char *const[]){only[i][1], NULL});
+    return true;
+}
+
 static void cut_colon(char *text)
 {
     char *colon = strrchr(text, ':');
@@ -140,9 +152,13 @@ struct mgpu_scope mgpu_scope_tensorflow(struct mgpu_arena *arena, const char *na
         *slash = 0;
     last = take_last(path, operations);
     s.op = last ? last : s.op;
-    while (strncmp(s.op, "BiasAdd", 7) && (last = take_last(path, containers)))
+    const char *inner = s.op;
+    while (strncmp(s.op, "BiasAdd", 7) && holds(path, inner) &&
+           (last = take_last(path, containers))) {
         if (!strcmp(last, "batchnorm") && read) /* of a normalisation that is not one operation */
             s.op = !strncmp(s.op, "mul", 3) ? "gamma" : *s.op ? s.op : "beta";
+        inner = last;
+    }
     slash = strrchr(path, '/');
     if (slash && mgpu_keras_is_cell(slash + 1))
         *slash = 0;

@@ -132,13 +132,14 @@ static void attention_output(struct mgpu_variable *x, const struct mgpu_array *a
     x->layout = mgpu_weight_layout_permuted(3, view, (int[]){2, 0, 1});
 }
 
-/* A vector, whatever axes of one element the exporter put around it. */
-static void vector(struct mgpu_variable *x, const struct mgpu_array *a)
+/* A vector, whatever axes of one element the exporter put around it, or in groups. */
+static void vector(struct mgpu_variable *x, const struct mgpu_variable_reader *r,
+                   const struct mgpu_array *a)
 {
     int long_axes = 0;
     for (int i = 0; i < a->rank; i++)
         long_axes += a->dims[i] != 1;
-    if (long_axes <= 1)
+    if (long_axes <= 1 || r->grouped)
         set_shape(x, 1, &(int64_t){mgpu_array_count(a)});
 }
 
@@ -168,7 +169,7 @@ void mgpu_variable_plain(struct mgpu_variable *x, enum mgpu_family family,
     else if (x->role == MGPU_VAR_ALPHA)
         slope(x, family, r, a);
     else if (x->role == MGPU_VAR_BIAS || x->role == MGPU_VAR_GAMMA || x->role == MGPU_VAR_BETA)
-        vector(x, a);
+        vector(x, r, a);
     x->layout.negate = x->role == MGPU_VAR_ALPHA && !strcmp(op, "Neg");
 }
 

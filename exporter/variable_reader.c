@@ -63,6 +63,40 @@ static const struct mgpu_onnx_node *product_of(const struct mgpu_variables *v, c
     return NULL;
 }
 
+/* The node that computes the first of the inputs that is no constant; NULL: none does. */
+static const struct mgpu_onnx_node *node_before(const struct mgpu_variables *v,
+                                                const struct mgpu_onnx_node *node)
+{
+    for (int i = 0; i < node->inputs; i++) {
+        const struct mgpu_weight_flow_value *value =
+            *node->input[i] ? mgpu_weight_flow_get(v->flow, node->input[i]) : NULL;
+        if (value && value->node >= 0)
+            return v->model->all[value->node];
+    }
+    return NULL;
+}
+
+/* Whether one layer has both: "net/norm/mul" and "net/norm/Reshape". */
+static bool in_one_layer(const struct mgpu_onnx_node *node, const struct mgpu_onnx_node *outer)
+{
+    const char *slash = strrchr(outer->name, '/');
+    return slash && !strncmp(node->name, outer->name, (size_t)(slash - outer->name) + 1);
+}
+
+/* Keras's group normalisation first reshapes what it takes the mean of. */
+static bool is_grouped(const struct mgpu_variables *v, const struct mgpu_onnx_node *reader)
+{
+    static const char *const steps[] = {
+        "Mul", "Add", "Sub", "Neg", "Sqrt", "Reciprocal", "ReduceMean", "GlobalAveragePool", NULL};
+    const struct mgpu_onnx_node *node = reader;
+    bool mean = false;
+    for (int step = 0; step < STEPS_MOST && node && is_any(node, steps); step++) {
+        mean |= is_type(node, "ReduceMean") || is_type(node, "GlobalAveragePool");
+        node = node_before(v, node);
+    }
+    return mean && node && is_type(node, "Reshape") && in_one_layer(reader, node);
+}
+
 void mgpu_variable_reader_of(struct mgpu_variable_reader *r, const struct mgpu_variables *v,
                              const struct mgpu_holder *h)
 {
@@ -77,6 +111,7 @@ void mgpu_variable_reader_of(struct mgpu_variable_reader *r, const struct mgpu_v
     r->owner = is_any(r->node, products) ? r->node
                : r->product              ? product_of(v, r->node->input[r->input ? 0 : 1])
                                          : NULL;
+    r->grouped = v->family == MGPU_FAMILY_KERAS && is_grouped(v, r->node);
     r->flat = strstr(name, "/ExpandDims") != NULL;
     r->own_name = v->family == MGPU_FAMILY_TORCH && *mgpu_scope_dotted(v->arena, name).op;
 }
@@ -162,6 +197,8 @@ const char *mgpu_variable_class_of(const struct mgpu_variable_reader *r, const s
         return "batch_normalization";
     if (is_type(r->node, "LayerNormalization"))
         return "layer_normalization";
+    if (r->grouped)
+        return "group_normalization";
     if (role == MGPU_VAR_DEPTHWISE)
         return axes == 1 ? "depthwise_conv1d" : "depthwise_conv2d";
     if (role == MGPU_VAR_KERNEL && is_type(r->node, "Conv") && spatial)

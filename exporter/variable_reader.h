@@ -11,6 +11,7 @@ struct mgpu_variable_reader {
     bool recurrent, product;
     bool moved;    /* the graph itself transposes or reshapes it first */
     bool own_name; /* PyTorch: has its name still, so it is as PyTorch has it */
+    bool grouped;  /* TensorFlow: of a group normalisation, which has the channels in groups */
     bool flat;     /* TensorFlow made a one-dimensional kernel two-dimensional */
 };
 

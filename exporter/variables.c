@@ -80,16 +80,25 @@ static bool is_taken(const struct builder *b, const char *path)
     return false;
 }
 
-/* By the initializer's name, unless several layers share the initializer; else by the node's. */
+static bool is_inside(const char *path, const char *outer)
+{
+    size_t n = strlen(outer);
+    return n && !strncmp(path, outer, n) && path[n] == '/';
+}
+
+/* By the initializer's name, unless several layers share the initializer; else by the node's, but
+ * for PyTorch's modules whose weights another one around them uses itself. */
 static struct mgpu_scope scope_of(const struct builder *b, const struct mgpu_variable_reader *r,
                                   const struct mgpu_holder *h)
 {
     const char *name = b->v->model->initializer[h->initializer].name;
     struct mgpu_scope s = named_scope(b, name);
-    if (b->users[h->initializer] > 1 || (!*s.path && !(b->pytorch && *s.op)))
-        s.path = b->tensorflow
-                     ? mgpu_scope_tensorflow(b->v->arena, r->node->name, b->renumbered).path
-                     : mgpu_scope_of_layer(b->v->arena, r->node->layer);
+    const char *around = b->tensorflow
+                             ? mgpu_scope_tensorflow(b->v->arena, r->node->name, b->renumbered).path
+                             : mgpu_scope_of_layer(b->v->arena, r->node->layer);
+    bool shared = b->users[h->initializer] > 1 && !(b->pytorch && is_inside(s.path, around));
+    if (shared || (!*s.path && !(b->pytorch && *s.op)))
+        s.path = around;
     if (!*s.path && r->owner && b->tensorflow)
         s.path = mgpu_scope_tensorflow(b->v->arena, r->owner->name, b->renumbered).path;
     return s;
@@ -170,12 +179,14 @@ static void add_recurrent(struct builder *b, struct mgpu_variable *x,
 }
 
 /* Keras 3 opens a scope for each call of a layer: a second operation of one name in it is of a
- * layer that another one wraps, whose class nothing tells. */
-static bool is_wrapped(const struct builder *b, const char *op)
+ * layer that another one wraps, whose class nothing tells. Only a group normalisation reshapes
+ * its input, gamma and beta itself. */
+static bool is_wrapped(const struct builder *b, const struct mgpu_variable_reader *r,
+                       const char *op)
 {
     int number;
     mgpu_keras_numbered(op, &number);
-    return b->renumbered && number;
+    return b->renumbered && number > (r->grouped ? 2 : 0);
 }
 
 static void add_plain(struct builder *b, struct mgpu_variable *x,
@@ -197,7 +208,7 @@ static void add_plain(struct builder *b, struct mgpu_variable *x,
     const char *class_name = mgpu_variable_class_of(r, a, x->role);
     struct mgpu_variable_layer *l = &b->v->layer[layer];
     bool better = !*l->class_name || x->role == MGPU_VAR_DEPTHWISE;
-    if (better && !is_wrapped(b, scope.op))
+    if (better && !is_wrapped(b, r, scope.op))
         l->class_name = class_name;
     mgpu_variable_plain(x, b->v->family, r, a, scope.op);
     add_variable(b, x, layer);
@@ -292,6 +303,53 @@ static void join_separable(struct mgpu_variables *v)
     }
 }
 
+static int node_of(const struct mgpu_variables *v, const struct mgpu_variable *x)
+{
+    struct mgpu_variable_reader r = {0};
+    mgpu_variable_reader_of(&r, v, &v->weights->weight[x->weight].holder[x->holder]);
+    return r.node->index;
+}
+
+/* The layer's kernels that have lost their names: all are counted, `kernel` gets the first three,
+ * in the graph's order. */
+static int nameless_kernels(struct mgpu_variable *kernel[3], const struct mgpu_variables *v,
+                            int layer)
+{
+    int n = 0;
+    for (int i = 0; i < v->count; i++) {
+        struct mgpu_variable *x = &v->variable[i];
+        if (x->layer != layer || x->role != MGPU_VAR_KERNEL ||
+            *mgpu_scope_dotted(v->arena, mgpu_variable_initializer(v, i)).op || n++ >= 3)
+            continue;
+        int at = n - 1;
+        for (; at > 0 && node_of(v, x) < node_of(v, kernel[at - 1]); at--)
+            kernel[at] = kernel[at - 1];
+        kernel[at] = x;
+    }
+    return n;
+}
+
+/* PyTorch's attention multiplies with parameters of its own, beside its layer out_proj: with one
+ * for all three, or, where keys or values have widths of their own, with three. */
+static void name_attention(struct mgpu_variables *v)
+{
+    static const char *const apart[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
+    for (int out = 0; out < v->layers; out++) {
+        const char *path = v->layer[out].path, *slash = strrchr(path, '/');
+        if (strcmp(slash ? slash + 1 : path, "out_proj"))
+            continue;
+        for (int l = 0; l < v->layers; l++) {
+            struct mgpu_variable *kernel[3];
+            size_t n = slash ? (size_t)(slash - path) : 0;
+            if (strncmp(v->layer[l].path, path, n) || v->layer[l].path[n])
+                continue;
+            int count = nameless_kernels(kernel, v, l);
+            for (int i = 0; i < count && (count == 1 || count == 3); i++)
+                kernel[i]->leaf = count == 1 ? "in_proj_weight" : apart[i];
+        }
+    }
+}
+
 void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_model *model,
                         const struct mgpu_weights *weights, enum mgpu_family family)
 {
@@ -320,6 +378,8 @@ void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_mode
         qsort(v->variable, (size_t)v->count, sizeof *v->variable, by_layer);
     if (family == MGPU_FAMILY_KERAS)
         join_separable(v);
+    if (b.pytorch && family == MGPU_FAMILY_TORCH)
+        name_attention(v);
     free(uses);
     free(b.users);
 }

@@ -199,6 +199,136 @@ static void test_prefixes(void)
         "6 of 8 tensors");
 }
 
+/* ---- PyTorch's attention --------------------------------------------------------------------- */
+
+/* TorchScript turns in_proj_weight and gives it a name of its own; of equal arrays one is left. */
+static const char *const in_proj = "producer pytorch\n"
+                                   "input x float N 2\n"
+                                   "init l.in_proj_bias float 6 = 1 2 3 4 5 6\n"
+                                   "init l.out_proj.weight float 2 2 = 1 2 3 4\n"
+                                   "init l.out_proj.bias float 2 = 0\n"
+                                   "init n.weight float 2 = 3 4\n"
+                                   "init onnx::MatMul_9 float 2 6 = 1 2 3 4 5 6 7 8 9 10 11 12\n"
+                                   "h = MatMul(x, onnx::MatMul_9) name=\"/l/MatMul\"\n"
+                                   "a = Add(l.in_proj_bias, h) name=\"/l/Add\"\n"
+                                   "q, k, v = Split(a) axis=1\n"
+                                   "s = Mul(q, k)\n"
+                                   "t = Mul(s, v)\n"
+                                   "o = Gemm(t, l.out_proj.weight, l.out_proj.bias) transB=1 "
+                                   "name=\"/l/Gemm\"\n"
+                                   "b = Identity(l.out_proj.bias)\n"
+                                   "y = LayerNormalization(o, n.weight, b) name=\"/n/Norm\"\n"
+                                   "output y float N 2\n";
+
+/* Keys and values of other widths: three, of which only the graph tells which is which. */
+static const char *const apart = "producer pytorch\n"
+                                 "input x float N 2\n"
+                                 "init l.out_proj.weight float 2 2 = 1 2 3 4\n"
+                                 "init onnx::MatMul_9 float 2 2 = 31 32 33 34\n"
+                                 "init onnx::MatMul_8 float 2 2 = 21 22 23 24\n"
+                                 "init onnx::MatMul_7 float 2 2 = 11 12 13 14\n"
+                                 "q = MatMul(x, onnx::MatMul_7) name=\"/l/MatMul\"\n"
+                                 "k = MatMul(x, onnx::MatMul_8) name=\"/l/MatMul_1\"\n"
+                                 "v = MatMul(x, onnx::MatMul_9) name=\"/l/MatMul_2\"\n"
+                                 "s = Mul(q, k)\n"
+                                 "t = Mul(s, v)\n"
+                                 "y = Gemm(t, l.out_proj.weight) transB=1\n"
+                                 "output y float N 2\n";
+
+static void check_attention(const char *text, int count, const char *name, const char *shape,
+                            const double *want)
+{
+    const char *model = path_of("attention.onnx"), *file = path_of("attention.safetensors");
+    const char *out = path_of("out.onnx");
+    struct mgpu_convert_options none = {0}, into = {.model = model};
+    make_onnx_file(model, text);
+    CHECK_OK(weights_convert(line, model, file, &none));
+    CHECK_(weights_hold(file, name, shape, want), "%s", name);
+    CHECK_OK(weights_convert(line, file, out, &into));
+    CHECK_(atoi(line) == count, "%s", line);
+    CHECK(weights_differ(out, model, 0) == 0);
+}
+
+static void test_attention(void)
+{
+    check_attention(in_proj, 6, "l.in_proj_weight", "[6,2]",
+                    (double[]){1, 7, 2, 8, 3, 9, 4, 10, 5, 11, 6, 12});
+    check_attention(in_proj, 6, "l.out_proj.bias", "[2]", (double[]){0, 0});
+    check_attention(in_proj, 6, "n.bias", "[2]", (double[]){0, 0});
+    check_attention(apart, 4, "l.q_proj_weight", "[2,2]", (double[]){11, 13, 12, 14});
+    check_attention(apart, 4, "l.k_proj_weight", "[2,2]", (double[]){21, 23, 22, 24});
+    check_attention(apart, 4, "l.v_proj_weight", "[2,2]", (double[]){31, 33, 32, 34});
+}
+
+/* ---- Keras 3's own export -------------------------------------------------------------------- */
+
+/* A group normalisation has gamma and beta in groups, [4] in Keras; its class goes into the file's
+ * names. */
+static const char *const grouped = "producer tf2onnx\n"
+                                   "input x float N 3\n"
+                                   "init s_1/dense_1/Cast/ReadVariableOp:0 float 3 4 = 0.5\n"
+                                   "init s_1/norm_1/Reshape_1:0 float 1 2 2 = 1 2 3 4\n"
+                                   "init s_1/norm_1/Reshape_2:0 float 1 2 2 = 5 6 7 8\n"
+                                   "init e float = 0.001\n"
+                                   "init to int64 3 = 0 2 2\n"
+                                   "init back int64 2 = 0 4\n"
+                                   "d = MatMul(x, s_1/dense_1/Cast/ReadVariableOp:0) "
+                                   "name=\"s_1/dense_1/MatMul\"\n"
+                                   "g = Reshape(d, to) name=\"s_1/norm_1/Reshape\"\n"
+                                   "m = ReduceMean(g) axes=[2] keepdims=1\n"
+                                   "n = Neg(m)\n"
+                                   "c = Sub(g, m)\n"
+                                   "q = Mul(c, c)\n"
+                                   "v = ReduceMean(q) axes=[2] keepdims=1\n"
+                                   "w = Add(v, e)\n"
+                                   "r = Sqrt(w)\n"
+                                   "i = Reciprocal(r)\n"
+                                   "f = Mul(i, s_1/norm_1/Reshape_1:0) name=\"s_1/norm_1/mul\"\n"
+                                   "a = Mul(n, f)\n"
+                                   "b = Add(a, s_1/norm_1/Reshape_2:0) name=\"s_1/norm_1/add_1\"\n"
+                                   "h = Mul(g, f)\n"
+                                   "z = Add(h, b)\n"
+                                   "y = Reshape(z, back) name=\"s_1/norm_1/Reshape_3\"\n"
+                                   "output y float N 4\n";
+
+/* A layer called as an operation's container. The depthwise kernel has lost its name. */
+static const char *const apart_2d =
+    "producer tf2onnx\n"
+    "input x float N 2 3 3\n"
+    "init s_1/separable_conv2d_1/separable_conv2d/ReadVariableOp_1:0 float 3 4 1 1 = "
+    "1 2 3 4 5 6 7 8 9 10 11 12\n"
+    "init s_1/separable_conv2d_1/Squeeze:0 float 3 = 1 2 3\n"
+    "init const_fold_opt__9 float 4 1 1 2 = 1 2 3 4 5 6 7 8\n"
+    "d = Conv(x, const_fold_opt__9) group=2 "
+    "name=\"s_1/separable_conv2d_1/separable_conv2d/depthwise\"\n"
+    "y = Conv(d, s_1/separable_conv2d_1/separable_conv2d/ReadVariableOp_1:0, "
+    "s_1/separable_conv2d_1/Squeeze:0) name=\"s_1/separable_conv2d_1/BiasAdd\"\n"
+    "output y float N 3 3 2\n";
+
+static void check_keras3(const char *text, const char *name, const char *shape, const double *want)
+{
+    const char *model = path_of("keras3.onnx"), *file = path_of("keras3.weights.h5");
+    const char *out = path_of("out.onnx");
+    struct mgpu_convert_options none = {0}, into = {.model = model};
+    make_onnx_file(model, text);
+    CHECK_OK(weights_convert(line, model, file, &none));
+    CHECK_(weights_hold(file, name, shape, want), "%s", name);
+    CHECK_OK(weights_convert(line, file, out, &into));
+    CHECK_(!strcmp(line, "3 of 3 tensors\n"), "%s", line);
+    CHECK(weights_differ(out, model, 0) == 0);
+}
+
+static void test_keras3(void)
+{
+    check_keras3(grouped, "/layers/group_normalization/vars/0", "[4]", (double[]){1, 2, 3, 4});
+    check_keras3(grouped, "/layers/group_normalization/vars/1", "[4]", (double[]){5, 6, 7, 8});
+    check_keras3(apart_2d, "/layers/separable_conv2d/vars/0", "[1,2,2,2]",
+                 (double[]){1, 3, 5, 7, 2, 4, 6, 8});
+    check_keras3(apart_2d, "/layers/separable_conv2d/vars/1", "[1,1,4,3]",
+                 (double[]){1, 5, 9, 2, 6, 10, 3, 7, 11, 4, 8, 12});
+    check_keras3(apart_2d, "/layers/separable_conv2d/vars/2", "[3]", (double[]){1, 2, 3});
+}
+
 /* ---- reports.md row 28 ----------------------------------------------------------------------- */
 
 static const char *const dense = "producer tf2onnx\n"
@@ -374,6 +504,8 @@ int main(void)
     test_without_model();
     test_row_27();
     test_prefixes();
+    test_attention();
+    test_keras3();
     test_row_28();
     test_rules();
     test_counters();

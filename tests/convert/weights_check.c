@@ -72,6 +72,26 @@ int weights_differ(const char *got, const char *want, double limit)
     return n;
 }
 
+bool weights_hold(const char *path, const char *name, const char *shape, const double *want)
+{
+    struct mgpu_checkpoint *c;
+    bool good = false;
+    if (mgpu_checkpoint_open(&c, path, false) < 0)
+        return false;
+    for (int t = 0; t < c->count; t++) {
+        char text[MGPU_SHAPE_TEXT];
+        struct mgpu_array a;
+        if (strcmp(c->tensor[t].name, name) || mgpu_checkpoint_load(c, t, &a) < 0)
+            continue;
+        good = !strcmp(mgpu_shape_text(text, a.rank, a.dims), shape);
+        for (int64_t i = 0; i < mgpu_array_count(&a) && good; i++)
+            good = mgpu_get_double(a.data, a.type, i) == want[i];
+        mgpu_array_free(&a);
+    }
+    mgpu_checkpoint_close(c);
+    return good;
+}
+
 bool weights_exist(const char *path)
 {
     return access(path, F_OK) == 0;

@@ -12,6 +12,9 @@ int weights_convert(char line[256], const char *in, const char *out,
  * largest number), or -1 where a file cannot be read. */
 int weights_differ(const char *got, const char *want, double limit);
 
+/* Whether the file has the tensor in this shape ("[2,6]") with these contents. */
+bool weights_hold(const char *path, const char *name, const char *shape, const double *want);
+
 /* Whether there is such a file. */
 bool weights_exist(const char *path);
 

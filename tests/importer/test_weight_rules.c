@@ -188,6 +188,37 @@ static void check_numbers(void)
     CHECK_ROLE("seen", "shape");
 }
 
+/* A scalar is not trained, which is said of one that a module may have named; a pattern that matches
+ * it says so too. */
+static void check_scalars(void)
+{
+    const char *pattern[] = {"*", "logit_scale"};
+    struct mgpu_weights_options train = {.train = pattern, .train_count = 1};
+    Onnx__ModelProto *m = begin("pytorch");
+    matrix(m, "o.weight", 4, 4, 1);
+    tensor(m, "logit_scale", 0, 0, 0, 0, 2.6f);
+    tensor(m, "val_5", 0, 0, 0, 0, 2);
+    tensor(m, "onnx::Mul_7", 0, 0, 0, 0, 3);
+    build_add(m->graph, "MatMul", "x o.weight", "a");
+    build_add(m->graph, "Mul", "a val_5", "b");
+    build_add(m->graph, "Mul", "b onnx::Mul_7", "c");
+    build_add(m->graph, "Mul", "c logit_scale", "y");
+    identify(m);
+    CHECK_ROLE("logit_scale", "constant");
+    CHECK(noted("not trained: 'logit_scale' (--train '*' --train 'logit_scale'"));
+    CHECK(strstr(weights->note[mgpu_onnx_find_initializer(model, "logit_scale")], "not trained"));
+    CHECK(!*weights->note[mgpu_onnx_find_initializer(model, "val_5")]);
+    CHECK_OK(identify_with(NULL, &train));
+    CHECK_ROLE("logit_scale", "constant");
+    CHECK(noted("leaves as they are: 3, for one 'logit_scale'"));
+    train.train_count = 2;
+    CHECK_OK(identify_with(NULL, &train));
+    CHECK_ROLE("logit_scale", "trained");
+    CHECK_ROLE("o.weight", "trained");
+    CHECK_ROLE("val_5", "constant");
+    CHECK(noted("leaves as they are: 2") && !noted("'logit_scale'"));
+}
+
 /* A weight is one behind views, in the body of an If, and where it is also compared. */
 static void check_places(void)
 {
@@ -578,6 +609,7 @@ int main(void)
     build_begin();
     check_counters();
     check_numbers();
+    check_scalars();
     check_places();
     check_tables();
     check_merged_statistics();

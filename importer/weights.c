@@ -367,10 +367,11 @@ int mgpu_weights_identify(struct mgpu_weights **out, struct mgpu_onnx_model *mod
     mgpu_weight_facts(&in);
     mgpu_weight_candidates(&in);
     make_weights(&in);
-    mgpu_weight_layers(&in);
     int rc = mgpu_weight_tie(&in);
-    if (rc == 0)
+    if (rc == 0) {
+        mgpu_weight_layers(&in);
         rc = mgpu_weight_choose(&in);
+    }
     note_constants(&in);
     count_untold(&in);
     clean_up(&in);

@@ -41,6 +41,15 @@ static void matrix(Onnx__ModelProto *m, const char *name, int64_t a, int64_t b, 
     tensor(m, name, 2, a, b, seed, 0);
 }
 
+static void note_entry(Onnx__NodeProto *n, const char *key, const char *value)
+{
+    Onnx__StringStringEntryProto *e = MGPU_NEW(build_arena, Onnx__StringStringEntryProto);
+    onnx__string_string_entry_proto__init(e);
+    e->key = build_text(key);
+    e->value = build_text(value);
+    BUILD_APPEND(n->metadata_props, n->n_metadata_props, e);
+}
+
 /* A node with a name, and for dynamo the module that made it. */
 static void node(Onnx__ModelProto *m, const char *type, const char *inputs, const char *output,
                  const char *name, const char *module)
@@ -49,11 +58,14 @@ static void node(Onnx__ModelProto *m, const char *type, const char *inputs, cons
     n->name = build_text(name);
     if (!module)
         return;
-    Onnx__StringStringEntryProto *e = MGPU_NEW(build_arena, Onnx__StringStringEntryProto);
-    onnx__string_string_entry_proto__init(e);
-    e->key = build_text("pkg.torch.onnx.name_scopes");
-    e->value = mgpu_arena_format(build_arena, "['', '%s', '%s']", module, output);
-    BUILD_APPEND(n->metadata_props, n->n_metadata_props, e);
+    note_entry(n, "pkg.torch.onnx.name_scopes",
+               mgpu_arena_format(build_arena, "['', '%s', '%s']", module, output));
+}
+
+/* Dynamo's optimizer made the last node by these rules. */
+static void rewritten(Onnx__ModelProto *m, const char *rules)
+{
+    note_entry(m->graph->node[m->graph->n_node - 1], "pkg.onnxscript.rewriter.rule_name", rules);
 }
 
 static void forget(void)
@@ -188,8 +200,8 @@ static void check_numbers(void)
     CHECK_ROLE("seen", "shape");
 }
 
-/* A scalar is not trained, which is said of one that a module may have named; a pattern that matches
- * it says so too. */
+/* A scalar is not trained, which is said of one that a module may have named; a pattern that
+ * matches it says so too. */
 static void check_scalars(void)
 {
     const char *pattern[] = {"*", "logit_scale"};
@@ -385,6 +397,69 @@ static void check_dynamo(void)
             identify(m);
             CHECK((at("a", tied ? 0 : 1) == at("y", 1)) == (tied || size == 40));
         }
+}
+
+static bool lost(const char *name, bool *bare)
+{
+    *bare = false;
+    for (int i = 0; i < weights->bares; i++)
+        if (!strcmp(mgpu_onnx_layer_name(model->all[weights->bare[i]]), name)) {
+            *bare = true;
+            return weights->lost[i];
+        }
+    return false;
+}
+
+/* Dynamo says of which Gemm it took a bias, and keeps those of MatMul; bounds behind a layer and an
+ * addition far behind it are none. */
+static void check_lost_biases(void)
+{
+    bool bare;
+    Onnx__ModelProto *m = begin("pytorch");
+    matrix(m, "p.weight", 4, 4, 1);
+    matrix(m, "val_1", 4, 4, 2);
+    tensor(m, "val_2", 0, 0, 0, 0, 6);
+    tensor(m, "q.weight", 2, 4, 4, 3, 0);
+    tensor(m, "q.bias", 1, 4, 0, 4, 0);
+    tensor(m, "pos", 1, 4, 0, 5, 0);
+    node(m, "Gemm", "x p.weight", "a", "p", "p");
+    rewritten(m, "RemoveOptionalBiasFromGemm");
+    node(m, "Add", "a pos", "b", "", NULL);
+    node(m, "Clip", "b val_2", "c", "", NULL);
+    node(m, "MatMul", "c q.weight", "d", "q", "q");
+    node(m, "Add", "d q.bias", "e", "", NULL);
+    node(m, "MatMul", "e val_1", "f", "head", "o");
+    node(m, "Clip", "f val_2", "y", "", NULL);
+    identify(m);
+    CHECK(lost("p", &bare) && bare);
+    CHECK(!lost("q", &bare) && !bare);
+    CHECK(!lost("head", &bare) && bare);
+    CHECK(noted("1 of 3 layers have no bias") && noted("'p' (p.weight)"));
+    /* a table that is the head's weight too */
+    m = begin("hand");
+    matrix(m, "emb", 8, 8, 1);
+    node(m, "Gather", "emb x", "a", "", NULL);
+    node(m, "MatMul", "a emb", "y", "head", NULL);
+    identify(m);
+    CHECK(!lost("head", &bare) && bare);
+}
+
+/* A normalisation that dynamo folded into a convolution leaves no bias where its shift is zero. */
+static void check_folded_norm(void)
+{
+    bool bare;
+    Onnx__ModelProto *m = begin("pytorch");
+    Onnx__TensorProto *t = build_tensor("c.weight", MGPU_FLOAT, 3, (const int64_t[]){2, 1, 2});
+    build_raw(t, (const float[]){1, 2, 3, 4}, 16);
+    build_initializer(m->graph, t);
+    tensor(m, "val_1", 0, 0, 0, 0, 6);
+    node(m, "Conv", "x c.weight", "getitem", "node_Conv_27", "b");
+    rewritten(m, "RemoveOptionalBiasFromConv, FuseBatchNormIntoConv");
+    node(m, "Clip", "getitem val_1", "y", "", NULL);
+    identify(m);
+    CHECK(noted("normalisation folded in") && noted("'node_Conv_27' (c.weight)"));
+    CHECK(weights->folded[mgpu_onnx_find_initializer(model, "c.weight")]);
+    CHECK(lost("node_Conv_27", &bare) && bare);
 }
 
 /* ---- Tied ----------------------------------------------------------------------------------- */
@@ -617,6 +692,8 @@ int main(void)
     check_identities();
     check_folded();
     check_dynamo();
+    check_lost_biases();
+    check_folded_norm();
     check_tied();
     check_tie_options();
     check_patterns();

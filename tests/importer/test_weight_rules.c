@@ -282,6 +282,32 @@ static void check_tables(void)
     CHECK(noted("'mask' is not trained"));
 }
 
+/* The points that affine_grid moves are no weight; with one of them elsewhere they may be. */
+static void check_base_grid(void)
+{
+    static const char *const types[] = {"Mul", "MatMul"};
+    for (int moved = 0; moved < 2; moved++)
+        for (int type = 0; type < 2; type++) {
+            Onnx__ModelProto *m = begin("pytorch");
+            float p[6][3];
+            for (int i = 0; i < 6; i++) {
+                p[i][0] = (float)(i % 3 - 1) * 2 / 3;
+                p[i][1] = (float)(i / 3) - 0.5f;
+                p[i][2] = 1;
+            }
+            p[4][0] += (float)moved * 0.1f;
+            Onnx__TensorProto *t =
+                build_tensor("view_4", MGPU_FLOAT, 3,
+                             type ? (const int64_t[]){1, 6, 3} : (const int64_t[]){6, 3, 1});
+            build_raw(t, p, sizeof p);
+            build_initializer(m->graph, t);
+            build_add(m->graph, types[type], "view_4 x", "y");
+            identify(m);
+            CHECK_ROLE("view_4", moved ? "trained" : "constant");
+            CHECK(moved || noted("'view_4' is not trained: coordinates of a regular grid"));
+        }
+}
+
 /* ---- Split and shared ----------------------------------------------------------------------- */
 
 static Onnx__ModelProto *two_norms(const char *producer, const char *first, const char *second,
@@ -687,6 +713,7 @@ int main(void)
     check_scalars();
     check_places();
     check_tables();
+    check_base_grid();
     check_merged_statistics();
     check_biases();
     check_identities();

@@ -60,7 +60,8 @@ int mgpu_onnx_add_bias(struct mgpu_onnx_file *file, const Onnx__NodeProto *node,
         at < g->n_node ? mgpu_onnx_edit_stored(g, node->input[1]) : NULL;
     if (!weight)
         return mgpu_fail(MGPU_EUNSUPPORTED, "its weight is no tensor of the main graph");
-    mgpu_onnx_edit_add(g, name, weight->data_type, 1, &size);
+    if (!mgpu_onnx_edit_stored(g, name))
+        mgpu_onnx_edit_add(g, name, weight->data_type, 1, &size);
     MGPU_TRY(strcmp(node->op_type, "MatMul") ? add_input(g->node[at], name)
                                              : add_node(g, at, name));
     mgpu_onnx_edit_done(file);

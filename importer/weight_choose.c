@@ -92,11 +92,54 @@ static void find_unowned(struct mgpu_identify *in, struct mgpu_weight *w)
                      mgpu_arena_format(in->arena,
                                        "'%s': elements %lld to %lld (the recurrent bias) belong to "
                                        "no variable of the model and stay zero "
-                                       "(--train '%s' trains them too)",
-                                       w->name, (long long)w->frozen_from, (long long)width - 1,
-                                       w->name),
+                                       "(--train '*' trains them too)",
+                                       w->name, (long long)w->frozen_from, (long long)width - 1),
                      mgpu_arena_format(in->arena, "elements from %lld on stay as they are",
                                        (long long)w->frozen_from));
+}
+
+/* ---- Scalars -------------------------------------------------------------------------------- */
+
+/* The name of an initializer or weight that a module may have given, not an exporter: of those that
+ * fold what they can, a result of an operator ("exp") may be one too. */
+static bool may_be_parameter(const struct mgpu_identify *in, const char *name)
+{
+    int i = mgpu_onnx_find_initializer(in->model, name);
+    return i >= 0 && (in->pytorch || in->tensorflow) && in->facts[i].named &&
+           strncmp(name, "Constant_", 9) && !strstr(name, "tensor_constant") &&
+           !strstr(name, "lifted_tensor");
+}
+
+/* Numbers without a rank are not trained: most are factors in the model's code. Some are learned
+ * temperatures and gains. */
+static void note_scalars(struct mgpu_identify *in)
+{
+    enum { LISTED = 4 };
+    const char *list = "", *first = NULL;
+    int count = 0;
+    for (int i = 0; i < in->model->initializers; i++) {
+        const struct mgpu_onnx_initializer *scalar = &in->model->initializer[i];
+        if (in->out->role[i] != MGPU_ROLE_CONSTANT || !in->facts[i].real || scalar->array.rank ||
+            !may_be_parameter(in, scalar->name))
+            continue;
+        if (count++ < LISTED)
+            list = mgpu_arena_format(in->arena, "%s%s'%s'", list, first ? ", " : "", scalar->name);
+        first = first ? first : scalar->name;
+        mgpu_weight_note(in, MGPU_LINE_OTHER, i, NULL,
+                         mgpu_arena_format(in->arena,
+                                           "a scalar, not trained: --train '*' --train '%s' trains "
+                                           "it too",
+                                           scalar->name));
+    }
+    if (count > LISTED)
+        list = mgpu_arena_format(in->arena, "%s and %d more", list, count - LISTED);
+    if (count && !in->options->train_count)
+        mgpu_weight_note(in, MGPU_LINE_OTHER, -1,
+                         mgpu_arena_format(in->arena,
+                                           "scalars that may be parameters are not trained: %s "
+                                           "(--train '*' --train '%s' trains one too)",
+                                           list, first),
+                         NULL);
 }
 
 /* ---- Patterns ------------------------------------------------------------------------------- */
@@ -166,6 +209,29 @@ static int freeze(struct mgpu_identify *in, const char *pattern)
     return found ? 0 : mgpu_weight_no_match(in, "freeze", pattern);
 }
 
+/* A pattern that trains weights leaves constants that it matches too as they are. */
+static void note_left(struct mgpu_identify *in, const bool *chosen)
+{
+    const char *example = "";
+    int left = 0;
+    for (int i = 0; i < in->out->count; i++) {
+        const struct mgpu_weight *w = &in->out->weight[i];
+        if (chosen[i] || w->role != MGPU_ROLE_CONSTANT || !is_named(in, w) ||
+            !in->facts[w->holder[0].initializer].real)
+            continue;
+        if (!left++ || (!may_be_parameter(in, example) && may_be_parameter(in, w->name)))
+            example = w->name;
+    }
+    if (left)
+        mgpu_weight_note(in, MGPU_LINE_OTHER, -1,
+                         mgpu_arena_format(in->arena,
+                                           "constants that --train matches too and leaves as they "
+                                           "are: %d, for one '%s' (the full name, --train '%s', "
+                                           "trains it)",
+                                           left, example, example),
+                         NULL);
+}
+
 static int choose_trained(struct mgpu_identify *in)
 {
     const struct mgpu_weights_options *o = in->options;
@@ -174,6 +240,7 @@ static int choose_trained(struct mgpu_identify *in)
     bool *chosen = MGPU_NEW_ARRAY(in->arena, bool, in->out->count);
     for (int i = 0; i < o->train_count; i++)
         MGPU_TRY(train(in, o->train[i], chosen));
+    note_left(in, chosen);
     for (int i = 0; i < in->out->count; i++) {
         struct mgpu_weight *w = &in->out->weight[i];
         if (chosen[i])
@@ -225,5 +292,6 @@ int mgpu_weight_choose(struct mgpu_identify *in)
         MGPU_TRY(freeze(in, in->options->freeze[i]));
     drop_constants(in);
     set_roles(in);
+    note_scalars(in);
     return 0;
 }

@@ -258,6 +258,40 @@ static bool is_grid(const struct mgpu_array *a, int64_t count)
            has_few(a, count, (int64_t)(3 * sqrt((double)count)));
 }
 
+/* Points of a regular grid in homogeneous coordinates, [.., x, y, 1] or [.., x, y, z, 1] with x
+ * running fastest: what affine_grid multiplies with its matrices. */
+static bool is_base_grid(const struct mgpu_array *a, int64_t count)
+{
+    int last = a->rank - 1;
+    while (last > 0 && a->dims[last] == 1)
+        last--;
+    int64_t width = last > 0 ? a->dims[last] : 0, rows = width ? count / width : 0, stride = 1;
+    if ((width != 3 && width != 4) || rows < 4)
+        return false;
+    for (int64_t r = 0; r < rows; r++)
+        if (at(a, r * width + width - 1) != 1)
+            return false;
+    for (int k = 0; k < width - 1; k++) {
+        double first = at(a, k);
+        int64_t n = 1;
+        while (n * stride < rows && at(a, n * stride * width + k) != first)
+            n++;
+        double step = (at(a, (n - 1) * stride * width + k) - first) / (n > 1 ? (double)n - 1 : 1);
+        for (int64_t r = 0; r < rows; r++)
+            if (!(fabs(at(a, r * width + k) - first - step * (double)(r / stride % n)) < 1e-4))
+                return false;
+        stride *= n;
+    }
+    return stride == rows;
+}
+
+const char *mgpu_weight_operand_table(const struct mgpu_identify *in, int initializer)
+{
+    return is_base_grid(array_of(in, initializer), in->facts[initializer].count)
+               ? "coordinates of a regular grid"
+               : NULL;
+}
+
 const char *mgpu_weight_table(const struct mgpu_identify *in, int initializer, bool gathered)
 {
     const struct mgpu_array *a = array_of(in, initializer);
@@ -268,6 +302,9 @@ const char *mgpu_weight_table(const struct mgpu_identify *in, int initializer, b
         return NULL;
     if (is_sinusoidal(a, f->count))
         return "positions as sines and cosines";
+    const char *table = mgpu_weight_operand_table(in, initializer);
+    if (table)
+        return table;
     return !gathered && is_grid(a, f->count) ? "a grid or a mask" : NULL;
 }
 

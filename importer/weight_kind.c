@@ -376,11 +376,11 @@ static void found_joined(struct walk *w, const struct mgpu_onnx_node *node, int 
 
 static void found_operand(struct walk *w, const struct mgpu_onnx_node *node, int input)
 {
-    bool gather = !strncmp(node->type, "Gather", 6);
-    const char *table =
-        gather && w->in->facts[w->initializer].count > 1 && !w->in->facts[w->initializer].equal
-            ? mgpu_weight_table(w->in, w->initializer, true)
-            : NULL;
+    const struct mgpu_facts *f = &w->in->facts[w->initializer];
+    const char *table = NULL;
+    if (f->count > 1 && !f->equal)
+        table = strncmp(node->type, "Gather", 6) ? mgpu_weight_operand_table(w->in, w->initializer)
+                                                 : mgpu_weight_table(w->in, w->initializer, true);
     if (table)
         found(w, MGPU_ROLE_CONSTANT, table);
     else if (is_frequency(w, node, input))

@@ -3,27 +3,92 @@
 
 #include <string.h>
 
-/* ---- Layers without a bias ------------------------------------------------------------------ */
-
-/* Whether a weight is added to a view of this value, or joined with it in another way. */
-static bool is_shifted(const struct mgpu_identify *in, const char *name, int depth)
+static bool is_any(const struct mgpu_onnx_node *node, const char *const *types)
 {
-    const struct mgpu_weight_flow_value *value = mgpu_weight_flow_get(in->flow, name);
-    for (int i = 0; value && i < value->readers; i++) {
-        const struct mgpu_onnx_node *next = in->model->all[value->reader[i].node];
-        bool view = mgpu_weight_is_view(next, value->reader[i].input);
-        if (view && depth && next->outputs && is_shifted(in, next->output[0], depth - 1))
+    for (int i = 0; types[i] && !*node->domain; i++)
+        if (!strcmp(node->type, types[i]))
             return true;
-        for (int j = 0; j < next->inputs && !view && strcmp(next->type, "MatMul"); j++)
-            if (mgpu_weight_root(in, next->input[j]) >= 0)
-                return true;
+    return false;
+}
+
+/* Whether dynamo's optimizer says that one of its rules made the node: "FuseBatchNormIntoConv". */
+static bool is_rewritten(const struct mgpu_onnx_node *node, const char *rule)
+{
+    for (size_t m = 0; node->proto && m < node->proto->n_metadata_props; m++) {
+        const Onnx__StringStringEntryProto *e = node->proto->metadata_props[m];
+        if (!strcmp(e->key, "pkg.onnxscript.rewriter.rule_name") && strstr(e->value, rule))
+            return true;
     }
     return false;
 }
 
-static bool has_bias(const struct mgpu_identify *in, const struct mgpu_onnx_node *node)
+/* ---- Layers without a bias ------------------------------------------------------------------ */
+
+/* Whether an input of the node is learned, or counted as a running mean is. */
+static bool holds_weight(struct mgpu_identify *in, int node)
 {
-    return (node->inputs > 2 && *node->input[2]) || is_shifted(in, mgpu_weight_output(node), 4);
+    for (int i = 0; i < in->model->all[node]->inputs; i++) {
+        int root = mgpu_weight_root(in, in->model->all[node]->input[i]);
+        if (root < 0)
+            continue;
+        struct mgpu_use use = {.node = node, .input = i};
+        enum mgpu_weight_role role = mgpu_weight_judge(in, root, use).role;
+        if (role == MGPU_ROLE_TRAINED || role == MGPU_ROLE_STATISTIC)
+            return true;
+    }
+    return false;
+}
+
+/* Whether a weight is added to this value, behind views and factors, or a normalisation of its
+ * channels follows, which takes the place of a bias. */
+static bool is_shifted(struct mgpu_identify *in, const char *name, int depth)
+{
+    static const char *const shifts[] = {
+        "Add", "Sub", "Sum", "BatchNormalization", "InstanceNormalization", NULL};
+    static const char *const factors[] = {"Mul", "Div", NULL};
+    const struct mgpu_weight_flow_value *value = mgpu_weight_flow_get(in->flow, name);
+    for (int i = 0; value && i < value->readers; i++) {
+        int at = value->reader[i].node;
+        const struct mgpu_onnx_node *next = in->model->all[at];
+        bool on = mgpu_weight_is_view(next, value->reader[i].input) || is_any(next, factors);
+        if (on && depth && next->outputs && is_shifted(in, next->output[0], depth - 1))
+            return true;
+        if (is_any(next, shifts) && holds_weight(in, at))
+            return true;
+    }
+    return false;
+}
+
+/* A Gemm of which dynamo's optimizer took a bias of zeros; a convolution into which it folded a
+ * normalisation whose shift came out as zeros. */
+static bool lost_bias(const struct mgpu_onnx_node *node)
+{
+    return is_rewritten(node, "RemoveOptionalBiasFromGemm") || is_rewritten(node, "FuseBatchNorm");
+}
+
+static bool has_bias(struct mgpu_identify *in, const struct mgpu_onnx_node *node)
+{
+    if (node->inputs > 2)
+        return *node->input[2];
+    return !lost_bias(node) && is_shifted(in, mgpu_weight_output(node), 4);
+}
+
+/* Whether the weight of the layer is an embedding's table too. */
+static bool is_tied(const struct mgpu_identify *in, int node)
+{
+    for (int i = 0; i < in->out->count; i++) {
+        bool layer = false, table = false;
+        for (int h = 0; h < in->out->weight[i].holders; h++) {
+            const struct mgpu_holder *holder = &in->out->weight[i].holder[h];
+            for (int u = 0; u < holder->uses; u++) {
+                layer = layer || (holder->use[u].node == node && holder->use[u].input == 1);
+                table = table || !strcmp(in->model->all[holder->use[u].node]->type, "Gather");
+            }
+        }
+        if (layer && table)
+            return true;
+    }
+    return false;
 }
 
 static bool is_type(const struct mgpu_onnx_node *node, const char *type)
@@ -47,16 +112,25 @@ const char *mgpu_onnx_layer_name(const struct mgpu_onnx_node *node)
     return *node->name ? node->name : mgpu_weight_output(node);
 }
 
-/* The first few names of a list, quoted. */
+/* The first few layers of a list, and their weights. */
 static const char *named(struct mgpu_identify *in, const int *node, int count)
 {
     enum { LISTED = 3 };
     const char *text = "";
     for (int i = 0; i < count && i < LISTED; i++)
-        text = mgpu_arena_format(in->arena, "%s%s'%s'", text, i ? ", " : "",
-                                 mgpu_onnx_layer_name(in->model->all[node[i]]));
+        text = mgpu_arena_format(in->arena, "%s%s'%s' (%s)", text, i ? ", " : "",
+                                 mgpu_onnx_layer_name(in->model->all[node[i]]),
+                                 in->model->all[node[i]]->input[1]);
     return count > LISTED ? mgpu_arena_format(in->arena, "%s and %d more", text, count - LISTED)
                           : text;
+}
+
+/* Whether the layer had no bias in the framework either. Dynamo keeps the biases of what it writes
+ * as MatMul, and says where it took that of a Gemm. */
+static bool never_had_bias(const struct mgpu_identify *in, int node)
+{
+    const struct mgpu_onnx_node *layer = in->model->all[node];
+    return !lost_bias(layer) && ((in->dynamo && is_type(layer, "MatMul")) || is_tied(in, node));
 }
 
 /* tf2onnx removes the addition of zeros, and with it the biases of a fresh model; PyTorch's newer
@@ -64,21 +138,26 @@ static const char *named(struct mgpu_identify *in, const int *node, int count)
 static void note_biases(struct mgpu_identify *in)
 {
     struct mgpu_weights *w = in->out;
-    int layers = 0;
+    int layers = 0, told = 0, *tell = MGPU_NEW_ARRAY(in->arena, int, in->model->node_total);
     w->bare = MGPU_NEW_ARRAY(in->arena, int, in->model->node_total);
+    w->lost = MGPU_NEW_ARRAY(in->arena, bool, in->model->node_total);
     for (int i = 0; i < in->model->node_total; i++) {
         if (!is_layer(in, in->model->all[i]))
             continue;
         layers++;
-        if (!has_bias(in, in->model->all[i]))
-            w->bare[w->bares++] = i;
+        if (has_bias(in, in->model->all[i]))
+            continue;
+        w->lost[w->bares] = !never_had_bias(in, i);
+        if (in->tensorflow ? w->lost[w->bares] : lost_bias(in->model->all[i]))
+            tell[told++] = i;
+        w->bare[w->bares++] = i;
     }
-    if (w->bares && in->tensorflow)
+    if (told)
         mgpu_weight_note(in, MGPU_LINE_OTHER, -1,
                          mgpu_arena_format(in->arena,
                                            "%d of %d layers have no bias; the exporter removes "
                                            "biases that are all zero (--add-bias adds them): %s",
-                                           w->bares, layers, named(in, w->bare, w->bares)),
+                                           told, layers, named(in, tell, told)),
                          NULL);
 }
 
@@ -90,11 +169,14 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && !strcmp(text + n - m, end);
 }
 
-/* By the names that exporters give what they made: TorchScript "onnx::Conv_12" for both, dynamo the
- * weight's own name and "_bias", tf2onnx "..._weights_fused_bn" and "..._bias_fused_bn". */
+/* By what dynamo's optimizer says of the node, or by the names that exporters give what they made:
+ * TorchScript "onnx::Conv_12" for both, dynamo the weight's own name and "_bias", tf2onnx
+ * "..._weights_fused_bn" and "..._bias_fused_bn". */
 static bool holds_normalisation(const struct mgpu_identify *in, const char *weight,
                                 const char *bias)
 {
+    if (!*bias)
+        return false;
     size_t n = strlen(weight);
     if (in->dynamo)
         return !strncmp(weight, bias, n) && !strcmp(bias + n, "_bias");
@@ -126,11 +208,12 @@ static void note_folded(struct mgpu_identify *in)
     mark_factors(in);
     for (int i = 0; i < in->model->node_total; i++) {
         const struct mgpu_onnx_node *node = in->model->all[i];
-        if (!is_layer(in, node) || strncmp(node->type, "Conv", 4) || node->inputs < 3 ||
-            !holds_normalisation(in, node->input[1], node->input[2]))
+        if (!is_layer(in, node) || strncmp(node->type, "Conv", 4) ||
+            (!is_rewritten(node, "FuseBatchNorm") &&
+             !holds_normalisation(in, node->input[1], node->inputs > 2 ? node->input[2] : "")))
             continue;
         folded[count++] = i;
-        for (int k = 1; k < 3; k++) {
+        for (int k = 1; k < node->inputs && k < 3; k++) {
             int initializer = mgpu_onnx_find_initializer(in->model, node->input[k]);
             if (initializer >= 0)
                 mark_folded(in, initializer);

@@ -74,6 +74,8 @@ int mgpu_weight_root(const struct mgpu_identify *in, const char *name);
 const struct mgpu_onnx_node *mgpu_weight_layer_of(const struct mgpu_identify *in, const char *name);
 /* What a table of fixed numbers this is: "a mask", ...; NULL: numbers that may be learned. */
 const char *mgpu_weight_table(const struct mgpu_identify *in, int initializer, bool gathered);
+/* The same of the operand of a product, where only what cannot be a matrix of weights counts. */
+const char *mgpu_weight_operand_table(const struct mgpu_identify *in, int initializer);
 
 /* weight_kind.c: what this use of the initializer takes it for. */
 struct mgpu_verdict mgpu_weight_judge(struct mgpu_identify *in, int initializer,

@@ -256,8 +256,9 @@ static void note_constants(struct mgpu_identify *in)
         const char *name = in->model->initializer[c->initializer].name;
         mgpu_weight_note(in, MGPU_LINE_FIXED, c->initializer,
                          mgpu_arena_format(in->arena,
-                                           "'%s' is not trained: %s (--train '%s' trains it)", name,
-                                           why, name),
+                                           "'%s' is not trained: %s (--train '*' --train '%s' "
+                                           "trains it too)",
+                                           name, why, name),
                          why);
     }
 }
@@ -366,11 +367,12 @@ int mgpu_weights_identify(struct mgpu_weights **out, struct mgpu_onnx_model *mod
     mgpu_weight_facts(&in);
     mgpu_weight_candidates(&in);
     make_weights(&in);
-    note_constants(&in);
-    mgpu_weight_layers(&in);
     int rc = mgpu_weight_tie(&in);
-    if (rc == 0)
+    if (rc == 0) {
+        mgpu_weight_layers(&in);
         rc = mgpu_weight_choose(&in);
+    }
+    note_constants(&in);
     count_untold(&in);
     clean_up(&in);
     if (rc == 0)

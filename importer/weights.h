@@ -63,6 +63,7 @@ struct mgpu_weights {
     int places;
     int bares; /* nodes of layers without a bias, by index */
     int *bare;
+    bool *lost;   /* by bare: the exporter may have removed its bias; else it never had one */
     bool *folded; /* by initializer: a batch normalisation was folded into it */
     /* By weight: contents that take the place of the file's, in holder[0]'s type and layout; of
      * type MGPU_UNDEFINED where there are none. NULL: there are none at all. */

@@ -41,6 +41,15 @@ static void matrix(Onnx__ModelProto *m, const char *name, int64_t a, int64_t b, 
     tensor(m, name, 2, a, b, seed, 0);
 }
 
+static void note_entry(Onnx__NodeProto *n, const char *key, const char *value)
+{
+    Onnx__StringStringEntryProto *e = MGPU_NEW(build_arena, Onnx__StringStringEntryProto);
+    onnx__string_string_entry_proto__init(e);
+    e->key = build_text(key);
+    e->value = build_text(value);
+    BUILD_APPEND(n->metadata_props, n->n_metadata_props, e);
+}
+
 /* A node with a name, and for dynamo the module that made it. */
 static void node(Onnx__ModelProto *m, const char *type, const char *inputs, const char *output,
                  const char *name, const char *module)
@@ -49,11 +58,14 @@ static void node(Onnx__ModelProto *m, const char *type, const char *inputs, cons
     n->name = build_text(name);
     if (!module)
         return;
-    Onnx__StringStringEntryProto *e = MGPU_NEW(build_arena, Onnx__StringStringEntryProto);
-    onnx__string_string_entry_proto__init(e);
-    e->key = build_text("pkg.torch.onnx.name_scopes");
-    e->value = mgpu_arena_format(build_arena, "['', '%s', '%s']", module, output);
-    BUILD_APPEND(n->metadata_props, n->n_metadata_props, e);
+    note_entry(n, "pkg.torch.onnx.name_scopes",
+               mgpu_arena_format(build_arena, "['', '%s', '%s']", module, output));
+}
+
+/* Dynamo's optimizer made the last node by these rules. */
+static void rewritten(Onnx__ModelProto *m, const char *rules)
+{
+    note_entry(m->graph->node[m->graph->n_node - 1], "pkg.onnxscript.rewriter.rule_name", rules);
 }
 
 static void forget(void)
@@ -188,6 +200,37 @@ static void check_numbers(void)
     CHECK_ROLE("seen", "shape");
 }
 
+/* A scalar is not trained, which is said of one that a module may have named; a pattern that
+ * matches it says so too. */
+static void check_scalars(void)
+{
+    const char *pattern[] = {"*", "logit_scale"};
+    struct mgpu_weights_options train = {.train = pattern, .train_count = 1};
+    Onnx__ModelProto *m = begin("pytorch");
+    matrix(m, "o.weight", 4, 4, 1);
+    tensor(m, "logit_scale", 0, 0, 0, 0, 2.6f);
+    tensor(m, "val_5", 0, 0, 0, 0, 2);
+    tensor(m, "onnx::Mul_7", 0, 0, 0, 0, 3);
+    build_add(m->graph, "MatMul", "x o.weight", "a");
+    build_add(m->graph, "Mul", "a val_5", "b");
+    build_add(m->graph, "Mul", "b onnx::Mul_7", "c");
+    build_add(m->graph, "Mul", "c logit_scale", "y");
+    identify(m);
+    CHECK_ROLE("logit_scale", "constant");
+    CHECK(noted("not trained: 'logit_scale' (--train '*' --train 'logit_scale'"));
+    CHECK(strstr(weights->note[mgpu_onnx_find_initializer(model, "logit_scale")], "not trained"));
+    CHECK(!*weights->note[mgpu_onnx_find_initializer(model, "val_5")]);
+    CHECK_OK(identify_with(NULL, &train));
+    CHECK_ROLE("logit_scale", "constant");
+    CHECK(noted("leaves as they are: 3, for one 'logit_scale'"));
+    train.train_count = 2;
+    CHECK_OK(identify_with(NULL, &train));
+    CHECK_ROLE("logit_scale", "trained");
+    CHECK_ROLE("o.weight", "trained");
+    CHECK_ROLE("val_5", "constant");
+    CHECK(noted("leaves as they are: 2") && !noted("'logit_scale'"));
+}
+
 /* A weight is one behind views, in the body of an If, and where it is also compared. */
 static void check_places(void)
 {
@@ -237,6 +280,32 @@ static void check_tables(void)
     CHECK_ROLE("mask", "constant");
     CHECK_ROLE("free", "trained");
     CHECK(noted("'mask' is not trained"));
+}
+
+/* The points that affine_grid moves are no weight; with one of them elsewhere they may be. */
+static void check_base_grid(void)
+{
+    static const char *const types[] = {"Mul", "MatMul"};
+    for (int moved = 0; moved < 2; moved++)
+        for (int type = 0; type < 2; type++) {
+            Onnx__ModelProto *m = begin("pytorch");
+            float p[6][3];
+            for (int i = 0; i < 6; i++) {
+                p[i][0] = (float)(i % 3 - 1) * 2 / 3;
+                p[i][1] = (float)(i / 3) - 0.5f;
+                p[i][2] = 1;
+            }
+            p[4][0] += (float)moved * 0.1f;
+            Onnx__TensorProto *t =
+                build_tensor("view_4", MGPU_FLOAT, 3,
+                             type ? (const int64_t[]){1, 6, 3} : (const int64_t[]){6, 3, 1});
+            build_raw(t, p, sizeof p);
+            build_initializer(m->graph, t);
+            build_add(m->graph, types[type], "view_4 x", "y");
+            identify(m);
+            CHECK_ROLE("view_4", moved ? "trained" : "constant");
+            CHECK(moved || noted("'view_4' is not trained: coordinates of a regular grid"));
+        }
 }
 
 /* ---- Split and shared ----------------------------------------------------------------------- */
@@ -354,6 +423,69 @@ static void check_dynamo(void)
             identify(m);
             CHECK((at("a", tied ? 0 : 1) == at("y", 1)) == (tied || size == 40));
         }
+}
+
+static bool lost(const char *name, bool *bare)
+{
+    *bare = false;
+    for (int i = 0; i < weights->bares; i++)
+        if (!strcmp(mgpu_onnx_layer_name(model->all[weights->bare[i]]), name)) {
+            *bare = true;
+            return weights->lost[i];
+        }
+    return false;
+}
+
+/* Dynamo says of which Gemm it took a bias, and keeps those of MatMul; bounds behind a layer and an
+ * addition far behind it are none. */
+static void check_lost_biases(void)
+{
+    bool bare;
+    Onnx__ModelProto *m = begin("pytorch");
+    matrix(m, "p.weight", 4, 4, 1);
+    matrix(m, "val_1", 4, 4, 2);
+    tensor(m, "val_2", 0, 0, 0, 0, 6);
+    tensor(m, "q.weight", 2, 4, 4, 3, 0);
+    tensor(m, "q.bias", 1, 4, 0, 4, 0);
+    tensor(m, "pos", 1, 4, 0, 5, 0);
+    node(m, "Gemm", "x p.weight", "a", "p", "p");
+    rewritten(m, "RemoveOptionalBiasFromGemm");
+    node(m, "Add", "a pos", "b", "", NULL);
+    node(m, "Clip", "b val_2", "c", "", NULL);
+    node(m, "MatMul", "c q.weight", "d", "q", "q");
+    node(m, "Add", "d q.bias", "e", "", NULL);
+    node(m, "MatMul", "e val_1", "f", "head", "o");
+    node(m, "Clip", "f val_2", "y", "", NULL);
+    identify(m);
+    CHECK(lost("p", &bare) && bare);
+    CHECK(!lost("q", &bare) && !bare);
+    CHECK(!lost("head", &bare) && bare);
+    CHECK(noted("1 of 3 layers have no bias") && noted("'p' (p.weight)"));
+    /* a table that is the head's weight too */
+    m = begin("hand");
+    matrix(m, "emb", 8, 8, 1);
+    node(m, "Gather", "emb x", "a", "", NULL);
+    node(m, "MatMul", "a emb", "y", "head", NULL);
+    identify(m);
+    CHECK(!lost("head", &bare) && bare);
+}
+
+/* A normalisation that dynamo folded into a convolution leaves no bias where its shift is zero. */
+static void check_folded_norm(void)
+{
+    bool bare;
+    Onnx__ModelProto *m = begin("pytorch");
+    Onnx__TensorProto *t = build_tensor("c.weight", MGPU_FLOAT, 3, (const int64_t[]){2, 1, 2});
+    build_raw(t, (const float[]){1, 2, 3, 4}, 16);
+    build_initializer(m->graph, t);
+    tensor(m, "val_1", 0, 0, 0, 0, 6);
+    node(m, "Conv", "x c.weight", "getitem", "node_Conv_27", "b");
+    rewritten(m, "RemoveOptionalBiasFromConv, FuseBatchNormIntoConv");
+    node(m, "Clip", "getitem val_1", "y", "", NULL);
+    identify(m);
+    CHECK(noted("normalisation folded in") && noted("'node_Conv_27' (c.weight)"));
+    CHECK(weights->folded[mgpu_onnx_find_initializer(model, "c.weight")]);
+    CHECK(lost("node_Conv_27", &bare) && bare);
 }
 
 /* ---- Tied ----------------------------------------------------------------------------------- */
@@ -578,13 +710,17 @@ int main(void)
     build_begin();
     check_counters();
     check_numbers();
+    check_scalars();
     check_places();
     check_tables();
+    check_base_grid();
     check_merged_statistics();
     check_biases();
     check_identities();
     check_folded();
     check_dynamo();
+    check_lost_biases();
+    check_folded_norm();
     check_tied();
     check_tie_options();
     check_patterns();

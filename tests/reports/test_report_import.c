@@ -319,7 +319,9 @@ static void test_added_bias(void)
     check_all(r.gradient, (double[]){3, 0, 1, 0}, 4, "dw, db"); /* y = 3, 6 */
     o.add_bias = "conv*";
     tiny_train(&r, model, &o, NULL, 0);
-    CHECK_(r.rc < 0 && strstr(r.error, "no layer without a bias is called conv*"), "%s", r.error);
+    CHECK_(r.rc < 0 &&
+               strstr(r.error, "no layer without a bias is called conv*; there are: 'dense' (w)"),
+           "%s", r.error);
 }
 
 /* Dropout behind a node that has none: with p, what is left is scaled up. */

@@ -334,6 +334,7 @@ static int lower_one(struct mgpu_lower *l)
     int rc = mgpu_rebatch_operands(l);
     if (rc == 0)
         rc = row->lower(l);
+    MGPU_TRY(mgpu_onnx_check_read(l->node)); /* before any fault that it led to */
     if (rc == 0)
         rc = mgpu_lower_put_back_dropout(l);
     if (rc == MGPU_EUNSUPPORTED) {

@@ -244,11 +244,12 @@ static int check_gradients(struct mgpu_trainer *t, const struct mgpu_train_comma
     MGPU_TRY(mgpu_check_gradients(t, c->check_gradients, c->json ? stderr : stdout, &worst));
     mgpu_result_numbers(result,
                         &(struct mgpu_number){.name = "gradient_difference", .value = worst}, 1);
-    return worst <= 1e-5 ? 0
-                         : mgpu_fail(MGPU_EINVALID,
-                                     "a gradient differs from the difference quotient by %.2e of "
-                                     "the largest",
-                                     worst);
+    return worst <= MGPU_GRADIENT_TOLERANCE
+               ? 0
+               : mgpu_fail(MGPU_EINVALID,
+                           "a gradient differs from the difference quotient by %.2e of "
+                           "the largest",
+                           worst);
 }
 
 static int train_and_save(struct mgpu_trainer *t, const struct mgpu_train_command *c,

@@ -362,9 +362,13 @@ static int lower_node(struct mgpu_lower *l, const struct mgpu_onnx_node *node)
     };
     l->walk->done[node->index] = true;
     int rc = lower_one(&inner);
-    if (rc < 0)
+    if (rc < 0) {
         mgpu_fail(rc, "%s: %s", node_text(&inner),
                   mgpu_arena_string(l->walk->arena, reason(&inner)));
+        if (!l->walk->wrong && l->options->wrong)
+            l->options->wrong(l->options->context, mgpu_error());
+        l->walk->wrong = true;
+    }
     l->g->origin = before;
     return rc;
 }

@@ -163,9 +163,9 @@ const Onnx__AttributeProto *mgpu_onnx_typed(const struct mgpu_onnx_node *node, c
 int mgpu_onnx_check_read(const struct mgpu_onnx_node *node)
 {
     static const char *const names[] = {
-        "of no type", "a float",        "an int",         "a string",          "a tensor", "a graph",
-        "floats",     "ints",           "strings",        "tensors",           "graphs",   "a sparse tensor",
-        "a type",     "sparse tensors", "types",
+        "of no type", "a float",         "an int", "a string",       "a tensor",
+        "a graph",    "floats",          "ints",   "strings",        "tensors",
+        "graphs",     "a sparse tensor", "a type", "sparse tensors", "types",
     };
     const Onnx__AttributeProto *a = node->misread ? *node->misread : NULL;
     bool known = a && a->type > 0 && (size_t)a->type < sizeof names / sizeof *names;

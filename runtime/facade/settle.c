@@ -188,7 +188,7 @@ int mgpu_settle_model(struct mgpu_trainer *t)
     MGPU_TRY(settle_dropout(t));
     MGPU_TRY(settle_momentum(t));
     MGPU_TRY(mgpu_onnx_read(&t->file, t->path));
-    MGPU_TRY(mgpu_prefix(mgpu_onnx_model_new(&t->model, t->file), "%s", t->path));
+    MGPU_TRY(mgpu_onnx_model_new(&t->model, t->file));
     if (o->classes)
         MGPU_TRY(mgpu_new_head(t));
     if (o->add_bias)

@@ -341,6 +341,18 @@ static void test_unknown_shape(void)
     mgpu_arena_free(arena);
 }
 
+/* What is wrong with a file names it once. */
+static void test_named_once(void)
+{
+    struct mgpu_options o = MGPU_OPTIONS;
+    const char *path = tiny_model("opset 17\nopset local 1\nfunction local f(x) -> y {\nopset 17\n"
+                                  "opset local 1\ny = local.f(x)\n}\ninput x float 2\n"
+                                  "y = local.f(x)\noutput y\n");
+    CHECK_FAILS(mgpu_report(path, &o, true, stdout), "is recursive");
+    const char *at = strstr(mgpu_error(), path);
+    CHECK_(at && !strstr(at + 1, path), "%s", mgpu_error());
+}
+
 int main(void)
 {
     tiny_begin();
@@ -352,6 +364,7 @@ int main(void)
     test_round();
     test_unknown_operators();
     test_wrong_nodes();
+    test_named_once();
     test_unknown_shape();
     tiny_end();
     return test_end();

@@ -334,6 +334,7 @@ static int lower_one(struct mgpu_lower *l)
     int rc = mgpu_rebatch_operands(l);
     if (rc == 0)
         rc = row->lower(l);
+    MGPU_TRY(mgpu_onnx_check_read(l->node)); /* before any fault that it led to */
     if (rc == 0)
         rc = mgpu_lower_put_back_dropout(l);
     if (rc == MGPU_EUNSUPPORTED) {
@@ -361,9 +362,13 @@ static int lower_node(struct mgpu_lower *l, const struct mgpu_onnx_node *node)
     };
     l->walk->done[node->index] = true;
     int rc = lower_one(&inner);
-    if (rc < 0)
+    if (rc < 0) {
         mgpu_fail(rc, "%s: %s", node_text(&inner),
                   mgpu_arena_string(l->walk->arena, reason(&inner)));
+        if (!l->walk->wrong && l->options->wrong)
+            l->options->wrong(l->options->context, mgpu_error());
+        l->walk->wrong = true;
+    }
     l->g->origin = before;
     return rc;
 }

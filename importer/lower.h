@@ -24,8 +24,8 @@ struct mgpu_lower_list { /* a sequence, or an optional that has no value */
 
 struct mgpu_lower_input { /* what the data say of a graph input; without one, axis 0 is the batch */
     const char *name;
-    int batch_axis; /* -1: none: rows are not samples */
-    int rank;
+    int batch_axis;              /* -1: none: rows are not samples */
+    int rank;                    /* -1: unknown */
     int64_t dims[MGPU_MAX_RANK]; /* per step at batch 1 where batch_axis says so; 0 = unknown */
     const struct mgpu_array *contents; /* known now: the input is a constant. NULL: fed each step */
     const struct mgpu_lower_list *list; /* known now, instead of a tensor; NULL: it is a tensor */
@@ -71,6 +71,8 @@ struct mgpu_lower_options {
     /* Called with each thing that is not supported, before they all end in the error; may be NULL.
      */
     void (*unsupported)(void *context, const char *text);
+    /* Called with what is wrong with a node, before it ends in the error; may be NULL. */
+    void (*wrong)(void *context, const char *text);
     /* Called with what was understood otherwise than it is written; may be NULL. */
     void (*note)(void *context, const char *text);
     void *context;

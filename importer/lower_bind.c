@@ -234,7 +234,9 @@ int mgpu_binder_dims(const struct mgpu_binder *b, const struct mgpu_onnx_value *
 {
     int rank = rank_of(b, input);
     if (rank < 0)
-        return mgpu_fail(MGPU_EINVALID, "input '%s' has no shape in the file", input->name);
+        return mgpu_fail(MGPU_EINVALID,
+                         "input '%s': the file does not say its shape, and no data do",
+                         input->name);
     if (rank > MGPU_MAX_RANK)
         return mgpu_fail(MGPU_EUNSUPPORTED, "input '%s' has rank %d; %d is the most", input->name,
                          rank, MGPU_MAX_RANK);

@@ -160,7 +160,8 @@ static int read_roi(struct mgpu_lower *l, struct resize *r)
 /* Scales as an attribute (Upsample 1 and 7) or as an input; absent or empty: sizes say it. */
 static int read_scales(struct mgpu_lower *l, int *count, double *scale)
 {
-    const Onnx__AttributeProto *a = mgpu_onnx_attribute(l->node, "scales");
+    const Onnx__AttributeProto *a =
+        mgpu_onnx_typed(l->node, "scales", ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOATS);
     int input = l->node->opset < 11 || !strcmp(l->node->type, "Upsample") ? 1 : 2;
     if (mgpu_onnx_attribute(l->node, "height_scale")) {
         scale[0] = scale[1] = 1;

@@ -135,9 +135,8 @@ static int64_t named_type(const char *name)
 static int lower_cast(struct mgpu_lower *l)
 {
     enum mgpu_dtype type;
-    int64_t to = mgpu_onnx_int(l->node, "to", 0);
-    if (!to)
-        to = named_type(mgpu_onnx_string(l->model, l->node, "to", ""));
+    int64_t to = l->node->opset < 6 ? named_type(mgpu_onnx_string(l->model, l->node, "to", ""))
+                                    : mgpu_onnx_int(l->node, "to", 0);
     MGPU_TRY(mgpu_lower_type(l, to, &type));
     if (!mgpu_lower_in(l, 0))
         return mgpu_fail(MGPU_EINVALID, "input 0 is missing");

@@ -36,7 +36,8 @@ struct numbers {
 
 static struct numbers numbers_of(const struct mgpu_lower *l, const char *name)
 {
-    const Onnx__AttributeProto *a = mgpu_onnx_attribute(l->node, name);
+    const Onnx__AttributeProto *a =
+        mgpu_onnx_typed(l->node, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOATS);
     return a ? (struct numbers){a->n_floats, 0, a->floats} : (struct numbers){0};
 }
 
@@ -59,7 +60,8 @@ static int read_activations(struct mgpu_lower *l, struct mgpu_rnn_attrs *attrs, 
 {
     static const int own[3][3] = {[MGPU_RNN] = {1}, [MGPU_GRU] = {0, 1}, [MGPU_LSTM] = {0, 1, 1}};
     static const int each[3] = {[MGPU_RNN] = 1, [MGPU_GRU] = 2, [MGPU_LSTM] = 3};
-    const Onnx__AttributeProto *list = mgpu_onnx_attribute(l->node, "activations");
+    const Onnx__AttributeProto *list =
+        mgpu_onnx_typed(l->node, "activations", ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRINGS);
     struct numbers alpha = numbers_of(l, "activation_alpha");
     struct numbers beta = numbers_of(l, "activation_beta");
     int count = each[attrs->kind];

@@ -93,6 +93,55 @@ static bool one_operator(const struct stacking *s, struct mgpu_value *const *v)
     return true;
 }
 
+/* The number by which `v` divides its producer's first input; 0: it is no such quotient. */
+static double divisor(const struct mgpu_value *v)
+{
+    const struct mgpu_node *node = v->producer;
+    if (v->kind != MGPU_VALUE_RESULT || node->op != &mgpu_op_pointwise)
+        return 0;
+    const struct mgpu_expr *e = ((const struct mgpu_pointwise_attrs *)node->attrs)->expr;
+    const struct mgpu_expr_op *last = &e->op[e->count - 1];
+    if (last->code != MGPU_X_DIV || !mgpu_is_float(last->type))
+        return 0;
+    const struct mgpu_expr_op *above = &e->op[last->arg[0]], *below = &e->op[last->arg[1]];
+    if (above->code != MGPU_X_INPUT || above->integer != 0)
+        return 0;
+    if (below->code != MGPU_X_INPUT)
+        return below->code == MGPU_X_CONST ? below->number : 0;
+    const struct mgpu_value *d = node->input[below->integer];
+    bool known = d->kind == MGPU_VALUE_CONSTANT && mgpu_value_count(d) == 1;
+    return known ? mgpu_get_double(d->data, d->type, 0) : 0;
+}
+
+/* A sum divided by how many were summed, as the mean that it is; else `v`. */
+static struct mgpu_value *as_mean(struct stacking *s, struct mgpu_value *v)
+{
+    double count = divisor(v);
+    struct mgpu_value *sum = count > 0 ? v->producer->input[0] : NULL;
+    if (!sum || sum->kind != MGPU_VALUE_RESULT || sum->producer->op != &mgpu_op_reduce ||
+        !mgpu_dims_equal(v->rank, v->dims, sum->dims) || sum->rank != v->rank)
+        return v;
+    const struct mgpu_reduce_attrs *a = sum->producer->attrs;
+    struct mgpu_value *x = sum->producer->input[0];
+    if (a->kind != MGPU_REDUCE_SUM ||
+        count * (double)mgpu_value_count(sum) != (double)mgpu_value_count(x))
+        return v;
+    return mgpu_reduce(s->l->g, MGPU_REDUCE_MEAN, x, (unsigned)a->axes, a->keep);
+}
+
+/* The rounds as one operator each; NULL: they differ. A loop that treats its last round apart
+ * (dynamo's EmbeddingBag) may write the same mean in two ways. */
+static struct mgpu_value *const *as_one_operator(struct stacking *s, struct mgpu_value *const *v)
+{
+    if (one_operator(s, v))
+        return v;
+    struct mgpu_value **mean = MGPU_NEW_ARRAY(s->l->g->arena, struct mgpu_value *, s->n.value);
+    for (int64_t k = 0; k < s->n.value; k++)
+        if (!(mean[k] = as_mean(s, v[k])))
+            return NULL;
+    return one_operator(s, mean) ? mean : NULL;
+}
+
 /* Input i of the rounds' operators. */
 static struct mgpu_value **inputs_of(struct stacking *s, struct mgpu_value *const *v, int i)
 {
@@ -193,7 +242,8 @@ static struct mgpu_value *stack_gathers(struct stacking *s, struct mgpu_value *c
 static struct mgpu_value *operand(struct stacking *s, struct mgpu_value *const *v, int rank)
 {
     struct mgpu_dim dims[MGPU_MAX_RANK];
-    if (one_value(s, v) && batch_axis(v[0]) < 0)
+    bool one = s->n.value > 1 ? one_value(s, v) : v[0]->kind != MGPU_VALUE_RESULT;
+    if (one && batch_axis(v[0]) < 0)
         return v[0];
     struct mgpu_value *y = stack(s, v);
     if (!y)
@@ -208,11 +258,16 @@ static struct mgpu_value *operand(struct stacking *s, struct mgpu_value *const *
 static struct mgpu_value *stack_operands(struct stacking *s, struct mgpu_value *const *v)
 {
     const struct mgpu_node *node = v[0]->producer;
-    struct mgpu_value *in[MGPU_MAX_INPUTS];
+    struct mgpu_value *in[MGPU_MAX_INPUTS], *y;
+    struct mgpu_dim dims[MGPU_MAX_RANK];
     for (int i = 0; i < node->inputs; i++)
         if (!(in[i] = operand(s, inputs_of(s, v, i), v[0]->rank)))
             return NULL;
-    return mgpu_build1(s->l->g, node->op, node->attrs, node->inputs, in);
+    y = mgpu_build1(s->l->g, node->op, node->attrs, node->inputs, in);
+    if (!y || y->rank > v[0]->rank)
+        return y;
+    int rank = stacked_dims(s, v[0], dims); /* no operand differs from round to round */
+    return mgpu_broadcast(s->l->g, y, rank, dims);
 }
 
 static struct mgpu_value *stack_moved(struct stacking *s, struct mgpu_value *const *v)
@@ -259,7 +314,7 @@ static struct mgpu_value *stack_operators(struct stacking *s, struct mgpu_value 
 static struct mgpu_value *stack_new(struct stacking *s, struct mgpu_value *const *v)
 {
     struct mgpu_dim dims[MGPU_MAX_RANK];
-    struct mgpu_value *y = NULL;
+    struct mgpu_value *const *alike, *y = NULL;
     if (s->depth == MAX_DEPTH || v[0]->rank == MGPU_MAX_RANK || !one_shape(s, v))
         return NULL;
     s->depth++;
@@ -268,8 +323,8 @@ static struct mgpu_value *stack_new(struct stacking *s, struct mgpu_value *const
         y = parts_of(s, v[0], axis);
     else if (all_constant(s, v) && v[0]->rank > 0)
         y = stack_constants(s, v);
-    else if (one_operator(s, v))
-        y = stack_operators(s, v);
+    else if ((alike = as_one_operator(s, v)))
+        y = stack_operators(s, alike);
     if (!y && one_value(s, v) && axis < 0 && v[0]->kind != MGPU_VALUE_CONSTANT)
         y = mgpu_broadcast(s->l->g, v[0], rank, dims);
     s->depth--;

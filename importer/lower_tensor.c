@@ -52,7 +52,8 @@ static int lower_identity(struct mgpu_lower *l)
 /* One element of the tensor attribute `value`, 0 of float when absent. */
 static int fill_value(struct mgpu_lower *l, struct mgpu_value **out)
 {
-    const Onnx__AttributeProto *a = mgpu_onnx_attribute(l->node, "value");
+    const Onnx__AttributeProto *a =
+        mgpu_onnx_typed(l->node, "value", ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__TENSOR);
     struct mgpu_array array = {0};
     enum mgpu_dtype type;
     *out = mgpu_const_double(l->g, l->options->float_type, 0);

@@ -179,7 +179,8 @@ static int by_name(struct mgpu_lower *l, const Onnx__AttributeProto *xs, int i,
 static int lower_gradient(struct mgpu_lower *l)
 {
     enum { MOST = sizeof l->out / sizeof *l->out };
-    const Onnx__AttributeProto *xs = mgpu_onnx_attribute(l->node, "xs");
+    const Onnx__AttributeProto *xs =
+        mgpu_onnx_typed(l->node, "xs", ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRINGS);
     struct mgpu_value *x[MOST], *dx[MOST];
     struct mgpu_value *y =
         mgpu_names_get(l->walk->values, mgpu_onnx_string(l->model, l->node, "y", ""));

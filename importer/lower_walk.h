@@ -19,6 +19,7 @@ struct mgpu_lower_walk {
     struct mgpu_names *places;     /* MaxPool's Indices -> the same, counted within the channel */
     int problems;
     char **problem; /* what is not supported, one text each */
+    bool wrong;     /* a node was: those around it fail for its reason */
     bool baked;     /* a Reshape's shape contradicts the batch */
 
     int64_t example; /* the batch that the file was exported with, as a number; 0: not known */

@@ -335,6 +335,7 @@ static int add_plain(struct inliner *in, struct scope *scope, const Onnx__NodePr
     n.opset = opset_of(in, scope, n.domain);
     n.attributes = (int)attributes;
     n.attribute = attribute;
+    n.misread = MGPU_NEW(arena_of(in), const Onnx__AttributeProto *);
     n.inputs = (int)proto->n_input;
     n.input = MGPU_NEW_ARRAY(arena_of(in), const char *, proto->n_input);
     for (int i = 0; i < n.inputs; i++)

@@ -31,6 +31,8 @@ struct mgpu_onnx_node {
     const char **output;
     int attributes;
     const Onnx__AttributeProto **attribute; /* references to function attributes resolved */
+    const Onnx__AttributeProto **misread;   /* the one that a look-up found to be of another type
+                                             * than it reads; *misread is NULL until then */
     int bodies; /* subgraphs (If, Loop, Scan), in the order of the attributes */
     struct mgpu_onnx_body *body;
     const char **body_name; /* attribute names: "then_branch" */
@@ -92,9 +94,14 @@ void mgpu_onnx_model_free(struct mgpu_onnx_model *model);
 /* The initializer called `name` (flat), or -1. */
 int mgpu_onnx_find_initializer(const struct mgpu_onnx_model *model, const char *name);
 
-/* Attributes by name: the value, or `otherwise` when the node has none of that name and type. */
+/* The attribute of any type, or NULL. */
 const Onnx__AttributeProto *mgpu_onnx_attribute(const struct mgpu_onnx_node *node,
                                                 const char *name);
+/* Attributes by name: the value, or `otherwise` when the node has none of that name and type. One
+ * of the name but not of the type is kept in node->misread, and mgpu_onnx_check_read refuses it. */
+const Onnx__AttributeProto *mgpu_onnx_typed(const struct mgpu_onnx_node *node, const char *name,
+                                            Onnx__AttributeProto__AttributeType type);
+int mgpu_onnx_check_read(const struct mgpu_onnx_node *node);
 int64_t mgpu_onnx_int(const struct mgpu_onnx_node *node, const char *name, int64_t otherwise);
 double mgpu_onnx_float(const struct mgpu_onnx_node *node, const char *name, double otherwise);
 /* Fills at most `most` values; gives how many there are, or -1 when the attribute is absent. */

@@ -150,21 +150,42 @@ const Onnx__AttributeProto *mgpu_onnx_attribute(const struct mgpu_onnx_node *nod
     return NULL;
 }
 
-static bool has_type(const Onnx__AttributeProto *a, Onnx__AttributeProto__AttributeType type)
+const Onnx__AttributeProto *mgpu_onnx_typed(const struct mgpu_onnx_node *node, const char *name,
+                                            Onnx__AttributeProto__AttributeType type)
 {
-    return a && (!a->has_type || a->type == type);
+    const Onnx__AttributeProto *a = mgpu_onnx_attribute(node, name);
+    if (!a || !a->has_type || a->type == type)
+        return a;
+    *node->misread = a;
+    return NULL;
+}
+
+int mgpu_onnx_check_read(const struct mgpu_onnx_node *node)
+{
+    static const char *const names[] = {
+        "of no type", "a float",         "an int", "a string",       "a tensor",
+        "a graph",    "floats",          "ints",   "strings",        "tensors",
+        "graphs",     "a sparse tensor", "a type", "sparse tensors", "types",
+    };
+    const Onnx__AttributeProto *a = node->misread ? *node->misread : NULL;
+    bool known = a && a->type > 0 && (size_t)a->type < sizeof names / sizeof *names;
+    return a ? mgpu_fail(MGPU_EINVALID, "attribute '%s' is %s, which %s does not take", a->name,
+                         names[known ? (int)a->type : 0], node->type)
+             : 0;
 }
 
 int64_t mgpu_onnx_int(const struct mgpu_onnx_node *node, const char *name, int64_t otherwise)
 {
-    const Onnx__AttributeProto *a = mgpu_onnx_attribute(node, name);
-    return has_type(a, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT) ? a->i : otherwise;
+    const Onnx__AttributeProto *a =
+        mgpu_onnx_typed(node, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT);
+    return a ? a->i : otherwise;
 }
 
 double mgpu_onnx_float(const struct mgpu_onnx_node *node, const char *name, double otherwise)
 {
-    const Onnx__AttributeProto *a = mgpu_onnx_attribute(node, name);
-    return has_type(a, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT) ? (double)a->f : otherwise;
+    const Onnx__AttributeProto *a =
+        mgpu_onnx_typed(node, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT);
+    return a ? (double)a->f : otherwise;
 }
 
 bool mgpu_onnx_is_called(const struct mgpu_onnx_node *node, const char *name)
@@ -177,8 +198,9 @@ bool mgpu_onnx_is_called(const struct mgpu_onnx_node *node, const char *name)
 
 int mgpu_onnx_ints(const struct mgpu_onnx_node *node, const char *name, int64_t *values, int most)
 {
-    const Onnx__AttributeProto *a = mgpu_onnx_attribute(node, name);
-    if (!has_type(a, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS))
+    const Onnx__AttributeProto *a =
+        mgpu_onnx_typed(node, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS);
+    if (!a)
         return -1;
     for (size_t i = 0; i < a->n_ints && i < (size_t)most; i++)
         values[i] = a->ints[i];
@@ -188,8 +210,9 @@ int mgpu_onnx_ints(const struct mgpu_onnx_node *node, const char *name, int64_t 
 const char *mgpu_onnx_string(struct mgpu_onnx_model *model, const struct mgpu_onnx_node *node,
                              const char *name, const char *otherwise)
 {
-    const Onnx__AttributeProto *a = mgpu_onnx_attribute(node, name);
-    if (!has_type(a, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRING))
+    const Onnx__AttributeProto *a =
+        mgpu_onnx_typed(node, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRING);
+    if (!a)
         return otherwise;
     return mgpu_arena_format(model->arena, "%.*s", (int)a->s.len,
                              a->s.data ? (const char *)a->s.data : "");

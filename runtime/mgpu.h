@@ -140,7 +140,9 @@ bool mgpu_has_validation(const struct mgpu_trainer *trainer);
 int mgpu_predict(struct mgpu_trainer *trainer, const char *path);
 
 /* Compares gradients with central differences in float64 on `samples` samples: `elements` of each
- * weight. Lines for a person go to `to`; the largest relative difference to *worst. */
+ * weight. Lines for a person go to `to`; the largest difference, relative to the largest gradient,
+ * to *worst. Elements at a kink of the loss are told and not counted. */
+#define MGPU_GRADIENT_TOLERANCE 1e-5
 int mgpu_check_gradients(struct mgpu_trainer *trainer, int64_t elements, FILE *to, double *worst);
 
 /* Writes the weights: .onnx, .h5 and .weights.h5 (Keras), .safetensors, .npz. The file is the old

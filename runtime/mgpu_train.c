@@ -253,11 +253,12 @@ static int check_gradients(struct mgpu_trainer *t, const struct mgpu_train_comma
     MGPU_TRY(mgpu_check_gradients(t, c->check_gradients, c->json ? stderr : stdout, &worst));
     mgpu_result_numbers(result,
                         &(struct mgpu_number){.name = "gradient_difference", .value = worst}, 1);
-    return worst <= 1e-5 ? 0
-                         : mgpu_fail(MGPU_EINVALID,
-                                     "a gradient differs from the difference quotient by %.2e of "
-                                     "the largest",
-                                     worst);
+    return worst <= MGPU_GRADIENT_TOLERANCE
+               ? 0
+               : mgpu_fail(MGPU_EINVALID,
+                           "a gradient differs from the difference quotient by %.2e of "
+                           "the largest",
+                           worst);
 }
 
 /* Each file for itself: one that cannot be written takes no other with it. Gives how many of

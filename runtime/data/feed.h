@@ -21,6 +21,7 @@ struct mgpu_texts {
 
 struct mgpu_feed_options {
     struct mgpu_texts data;       /* NAME=FILE[:DATASET], or FILE: all its arrays by name */
+    struct mgpu_texts names;      /* the model's inputs: the longest that fits is NAME */
     struct mgpu_texts scale;      /* NAME=FACTOR, FACTOR being X or X/Y */
     struct mgpu_texts normalize;  /* NAME=MEAN/STD, each a number or a list by channel */
     struct mgpu_texts batch_axis; /* NAME=K */
@@ -39,6 +40,10 @@ struct mgpu_feed_want {
 };
 
 struct mgpu_feed;
+
+/* Where the FILE of NAME=FILE begins, behind the longest of `names` or the first '='; NULL: there
+ * is no NAME. */
+const char *mgpu_feed_file_of(const char *text, const struct mgpu_texts *names);
 
 /* Opens the files. Errors: no such file, two values for a name, options that do not parse or name
  * what has no data. */

@@ -1,6 +1,7 @@
 /* Opens what --data and its companions name. */
 #include "runtime/base/memory.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/data/feed_private.h"
 #include "runtime/data/images.h"
@@ -69,17 +70,24 @@ static char *cut_name(const char *text, const char *equals)
     return name;
 }
 
-static int add_data(struct mgpu_feed *feed, const char *text)
+const char *mgpu_feed_file_of(const char *text, const struct mgpu_texts *names)
 {
-    const char *equals = strchr(text, '=');
-    if (!equals || access(text, F_OK) == 0)
+    size_t n = mgpu_longest_name(text, names->items, names->count, "=");
+    const char *equals = n && text[n] ? text + n : strchr(text, '=');
+    return equals ? equals + 1 : NULL;
+}
+
+static int add_data(struct mgpu_feed *feed, const char *text, const struct mgpu_texts *names)
+{
+    const char *file = mgpu_feed_file_of(text, names);
+    if (!file || access(text, F_OK) == 0)
         return add_file(feed, text);
-    char *name = cut_name(text, equals);
+    char *name = cut_name(text, file - 1);
     struct mgpu_feed_entry *entry;
     int rc = add_entry(&entry, feed, name);
     if (rc == 0) {
         entry->named = true;
-        rc = mgpu_prefix(mgpu_dataset_open(&entry->dataset, equals + 1), "--data %s", name);
+        rc = mgpu_prefix(mgpu_dataset_open(&entry->dataset, file), "--data %s", name);
     }
     free(name);
     return rc;
@@ -250,7 +258,7 @@ int mgpu_feed_open(struct mgpu_feed **out, const struct mgpu_feed_options *o)
     feed->quiet = o->quiet;
     int rc = 0;
     for (int i = 0; rc == 0 && i < o->data.count; i++)
-        rc = add_data(feed, o->data.items[i]);
+        rc = add_data(feed, o->data.items[i], &o->names);
     if (rc == 0)
         rc = add_classes(feed);
     if (rc == 0)

@@ -52,7 +52,7 @@ int mgpu_new_head(struct mgpu_trainer *t)
     t->fresh[1] = head.bias_name ? mgpu_arena_string(t->arena, head.bias_name) : NULL;
     mgpu_onnx_model_free(t->model);
     t->model = NULL;
-    return mgpu_prefix(mgpu_onnx_model_new(&t->model, t->file), "%s", t->path);
+    return mgpu_onnx_model_new(&t->model, t->file);
 }
 
 int mgpu_check_classes(const struct mgpu_trainer *t)

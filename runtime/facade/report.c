@@ -28,7 +28,7 @@ static void find_unsupported(struct mgpu_trainer *t, struct list *list)
     struct mgpu_lower_options o = t->lower;
     o.batch = t->options.batch > 0 ? t->options.batch : 0;
     o.training = true;
-    o.unsupported = add;
+    o.unsupported = o.wrong = add;
     o.context = list;
     if (mgpu_lower(&g, t->model, t->weights, &o) < 0 && !list->count)
         mgpu_note("not checked whether every operator is supported: %s", mgpu_error());

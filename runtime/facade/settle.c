@@ -189,7 +189,7 @@ int mgpu_settle_model(struct mgpu_trainer *t)
     MGPU_TRY(settle_dropout(t));
     MGPU_TRY(settle_momentum(t));
     MGPU_TRY(mgpu_onnx_read(&t->file, t->path));
-    MGPU_TRY(mgpu_prefix(mgpu_onnx_model_new(&t->model, t->file), "%s", t->path));
+    MGPU_TRY(mgpu_onnx_model_new(&t->model, t->file));
     if (o->classes)
         MGPU_TRY(mgpu_new_head(t));
     if (o->add_bias)
@@ -219,11 +219,21 @@ int mgpu_settle_devices(struct mgpu_trainer *t)
 
 /* ---- Data ------------------------------------------------------------------------------------ */
 
-static struct mgpu_feed_options feed_options(const struct mgpu_trainer *t, const char *const *data,
+static struct mgpu_texts input_names(struct mgpu_trainer *t)
+{
+    int n = t->model->graph.inputs;
+    const char **names = MGPU_NEW_ARRAY(t->arena, const char *, n);
+    for (int i = 0; i < n; i++)
+        names[i] = t->model->graph.input[i].name;
+    return (struct mgpu_texts){.items = names, .count = n};
+}
+
+static struct mgpu_feed_options feed_options(struct mgpu_trainer *t, const char *const *data,
                                              bool quiet)
 {
     const struct mgpu_options *o = &t->options;
     return (struct mgpu_feed_options){.data = texts(data),
+                                      .names = input_names(t),
                                       .scale = texts(o->scale),
                                       .normalize = texts(o->normalize),
                                       .batch_axis = texts(o->batch_axis),
@@ -276,6 +286,7 @@ static int settle_inputs(struct mgpu_trainer *t)
         const struct mgpu_dataset *d = NULL;
         in[i].name = declared->name;
         in[i].batch_axis = 0;
+        in[i].rank = -1;
         MGPU_TRY(fit_pictures(t, t->train.feed, declared));
         MGPU_TRY(fit_pictures(t, t->val.feed, declared));
         if (!t->train.feed)
@@ -340,18 +351,19 @@ static void model_outputs(struct mgpu_trainer *t, const char ***names, int *coun
         (*names)[i] = t->model->graph.output[i].name;
 }
 
-/* The names that --data gives: what stands before '='. */
+/* The names that --data gives. */
 static void data_names(struct mgpu_trainer *t, const char ***names, int *count)
 {
     int n = mgpu_text_count(t->options.data);
     *names = MGPU_NEW_ARRAY(t->arena, const char *, n);
     *count = 0;
+    struct mgpu_texts inputs = input_names(t);
     for (int i = 0; i < n; i++) {
-        const char *at = strchr(t->options.data[i], '=');
-        if (!at)
+        const char *file = mgpu_feed_file_of(t->options.data[i], &inputs);
+        if (!file)
             continue;
         char *name = mgpu_arena_string(t->arena, t->options.data[i]);
-        name[at - t->options.data[i]] = 0;
+        name[file - 1 - t->options.data[i]] = 0;
         (*names)[(*count)++] = name;
     }
 }

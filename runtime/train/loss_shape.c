@@ -18,7 +18,7 @@ static int batch_axis(const struct mgpu_value *y)
 int mgpu_loss_shape_of(struct mgpu_loss_shape *out, const struct mgpu_graph *g,
                        const struct mgpu_value *y, bool by_step)
 {
-    char text[MGPU_VALUE_TEXT];
+    char text[MGPU_VALUE_TEXT], origin[MGPU_VALUE_TEXT];
     struct mgpu_dim n = mgpu_dim_symbol(MGPU_BATCH, g->batch);
     int batch = batch_axis(y);
     if (batch < 0 && by_step && g->batch == 1 && y->rank < MGPU_MAX_RANK) {
@@ -26,6 +26,11 @@ int mgpu_loss_shape_of(struct mgpu_loss_shape *out, const struct mgpu_graph *g,
         memcpy(out->dims + 1, y->dims, sizeof *y->dims * (size_t)y->rank);
         return 0;
     }
+    if (batch < 0 && g->whole)
+        return mgpu_fail(MGPU_EINVALID,
+                         "output '%s' %s has no axis of samples: %s is not the same computation "
+                         "for each sample",
+                         y->name, mgpu_value_text(text, g, y), mgpu_origin_text(origin, g->whole));
     if (batch < 0)
         return mgpu_fail(
             MGPU_EINVALID,

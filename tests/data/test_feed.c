@@ -430,6 +430,18 @@ static void test_large(void)
     unlink(path);
 }
 
+/* Names may hold '='; so may files. */
+static void test_names(void)
+{
+    static const char *const names[] = {"a", "a=b", "c"};
+    const struct mgpu_texts inputs = {.items = names, .count = 3};
+    CHECK(!strcmp(mgpu_feed_file_of("a=b=x.npy", &inputs), "x.npy"));
+    CHECK(!strcmp(mgpu_feed_file_of("a=x=y.npy", &inputs), "x=y.npy"));
+    CHECK(!strcmp(mgpu_feed_file_of("c=a=b.npy", &inputs), "a=b.npy"));
+    CHECK(!strcmp(mgpu_feed_file_of("label=l.npy", &inputs), "l.npy"));
+    CHECK(!mgpu_feed_file_of("all.npz", &inputs));
+}
+
 int main(void)
 {
     mgpu_set_note(keep_note, NULL);
@@ -442,5 +454,6 @@ int main(void)
     test_labels();
     test_counted();
     test_large();
+    test_names();
     return test_end();
 }

@@ -390,6 +390,31 @@ static void test_frozen_half(void)
     end(&b);
 }
 
+/* An attribute of another type than the operator's is not the operator's default. */
+static void test_attribute_types(void)
+{
+    static const struct {
+        const char *text, *message;
+    } wrong[] = {
+        {"y = Gemm(x, w) alpha=\"3\"", "attribute 'alpha' is a string, which Gemm"},
+        {"y = Gemm(x, w) transB=1.0", "attribute 'transB' is a float"},
+        {"y = Softmax(x) axis=[1]", "attribute 'axis' is ints"},
+        {"y = Transpose(x) perm=1", "attribute 'perm' is an int"},
+        {"s = Shape(x)\ny = ConstantOfShape(s) value=2.0", "attribute 'value' is a float"},
+        {"y = DepthToSpace(x) blocksize=1 mode=[\"CRD\"]", "attribute 'mode' is strings"},
+    };
+    char text[512];
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct built b;
+        snprintf(text, sizeof text,
+                 "input x float 2 2%s\ninit w float 2 2 = 1 2 3 4\n%s\noutput y\n",
+                 strstr(wrong[i].text, "Depth") ? " 2 2" : "", wrong[i].text);
+        CHECK_FAILS(build(&b, text, 1), wrong[i].message);
+        CHECK(strstr(mgpu_error(), "giving 'y'"));
+        end(&b);
+    }
+}
+
 int main(void)
 {
     mgpu_fold_set(mgpu_ref_fold);
@@ -404,5 +429,6 @@ int main(void)
     test_batch_norm();
     test_dropout();
     test_frozen_half();
+    test_attribute_types();
     return test_end();
 }

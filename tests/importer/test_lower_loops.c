@@ -85,6 +85,30 @@ static void test_bag(void)
     }
 }
 
+/* What each round makes of weights alone is one value for all samples. */
+static void test_same_each_round(void)
+{
+    for (int64_t batch = 1; batch <= 3; batch += 2) {
+        struct built b;
+        CHECK_OK(build(&b,
+                       "input x float N 2\ninit zero int64 = 0\ninit w float 2 = 3 4\n"
+                       "shape = Shape(x)\nn = Gather(shape, zero)\n"
+                       "graph body {\ninput i int64\ninput c bool\n"
+                       "t = Mul(w, w)\nk = Identity(c)\noutput k\noutput t\n}\n"
+                       "r = Loop(n, -) body=@body\ny = Add(x, r)\noutput y float N 2\n",
+                       batch));
+        CHECK(!b.g->whole);
+        start(&b);
+        CHECK_OK(mgpu_run_feed(&b.run, value(&b, "x"), (const double[]){1, 2, 3, 4, 5, 6}));
+        CHECK_OK(mgpu_run_all(&b.run));
+        if (batch == 1)
+            check_values(&b, b.g->outputs[0], VALUES(10, 18));
+        else
+            check_values(&b, b.g->outputs[0], VALUES(10, 18, 12, 20, 14, 22));
+        end(&b);
+    }
+}
+
 /* Values that are read twice, one behind the other: 2^40 ways lead back, and each is gone once. */
 static void test_many_ways(void)
 {
@@ -188,14 +212,64 @@ static void test_batch_branch(void)
     CHECK(!alike(PLACES "init limit int64 = 2\n" BRANCH));
 }
 
+/* As PyTorch's dynamo exporter writes the mean of an EmbeddingBag: the last round is apart. */
+static const char mean_bag[] =
+    "opset 18\ninput ids int64 N 2\n"
+    "init table float 4 2 = 1 10 2 20 3 30 4 40\n"
+    "init flat int64 1 = -1\ninit zero int64 = 0\ninit one int64 = 1\n"
+    "init first int64 1 = 0\ninit two int64 = 2\n"
+    "all = Reshape(ids, flat)\nrows = Gather(table, all)\n"
+    "s = Shape(ids)\nn = Gather(s, zero)\nnone = SequenceEmpty()\ngo = Less(zero, n)\n"
+    "graph last {\nsum = ReduceSum(own, first)\ncount = Shape(own) end=1\n"
+    "f = Cast(count) to=1\nq = Div(sum, f)\noutput q\n}\n"
+    "graph other {\nm = ReduceMean(own, first)\noutput m\n}\n"
+    "graph body {\n"
+    "input i int64\ninput c bool\ninput seq float\ninput at int64\n"
+    "from = Mul(at, two)\nto = Add(from, two)\n"
+    "a = Unsqueeze(from, first)\nb = Unsqueeze(to, first)\n"
+    "own = Slice(rows, a, b, first)\n"
+    "next = Add(at, one)\nk = Less(next, n)\nend = Equal(next, n)\n"
+    "r = If(end) then_branch=@last else_branch=@other\n"
+    "longer = SequenceInsert(seq, r)\n"
+    "output k\noutput longer\noutput next\n"
+    "}\n"
+    "bags, steps = Loop(-, go, none, zero) body=@body\n"
+    "y = ConcatFromSequence(bags) axis=0\n"
+    "output y float N 2\n";
+
+static void test_mean_bag(void)
+{
+    CHECK(alike(mean_bag));
+    for (int64_t batch = 1; batch <= 3; batch += 2) {
+        struct built b;
+        const double ids[] = {1, 2, 0, 0, 3, 1};
+        CHECK_OK(build(&b, mean_bag, batch));
+        struct mgpu_value *y = b.g->outputs[0];
+        CHECK(y->rank == 2 && is_batch(y->dims[0], batch));
+        differentiate(&b, 2);
+        start(&b);
+        CHECK_OK(mgpu_run_feed(&b.run, value(&b, "ids"), ids));
+        CHECK_OK(mgpu_run_all(&b.run));
+        if (batch == 1)
+            check_values(&b, y, VALUES(2.5, 25));
+        else
+            check_values(&b, y, VALUES(2.5, 25, 1, 10, 3, 30));
+        if (batch == 3)
+            check_values(&b, parameter(&b, "table")->gradient, VALUES(2, 2, 2, 2, 1, 1, 1, 1));
+        end(&b);
+    }
+}
+
 int main(void)
 {
     mgpu_fold_set(mgpu_ref_fold);
     test_wrong();
     test_bag();
+    test_same_each_round();
     test_many_ways();
     test_mixing_loop();
     test_places();
     test_batch_branch();
+    test_mean_bag();
     return test_end();
 }

@@ -4,6 +4,7 @@
 #include "importer/model.h"
 #include "runtime/base/memory.h"
 #include "tests/reports/one_step.h"
+#include "tests/support/make_onnx.h"
 
 static char *report_of(const char *model, const struct mgpu_options *o)
 {
@@ -297,6 +298,61 @@ static void test_unknown_operators(void)
            "%s", r.error);
 }
 
+/* ---- What is reported as wrong without data ----------------------------------------------------
+ */
+
+static void test_wrong_nodes(void)
+{
+    static const struct {
+        const char *text, *list;
+    } rows[] = {
+        {"input x float N 2\nh = Concat(x, x) axis=9\n", "\"unsupported\":[\"node '' (Concat)"},
+        {"input x float N 3\nh = Identity(x)\n", "the sizes that are summed over differ"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[256];
+        struct mgpu_options o = MGPU_OPTIONS;
+        snprintf(text, sizeof text, "%sinit W float 2 2 = 1\ny = MatMul(h, W)\noutput y\n",
+                 rows[i].text);
+        char *report = report_of(tiny_model(text), &o);
+        CHECK_(strstr(report, rows[i].list), "%s", report);
+        free(report);
+    }
+}
+
+/* An input without a shape gets it from data: nothing is wrong without them. */
+static void test_unknown_shape(void)
+{
+    struct mgpu_arena *arena = mgpu_arena_new();
+    struct mgpu_options o = MGPU_OPTIONS;
+    Onnx__ModelProto *m = make_onnx(arena, "input x float N 2\ninit W float 2 2 = 1\n"
+                                           "y = MatMul(x, W)\noutput y\n");
+    m->graph->input[0]->type->tensor_type->shape = NULL;
+    size_t size = onnx__model_proto__get_packed_size(m);
+    uint8_t *bytes = mgpu_arena_alloc(arena, size);
+    onnx__model_proto__pack(m, bytes);
+    const char *path = tiny_path("shapeless.onnx");
+    FILE *file = fopen(path, "wb");
+    CHECK(file && fwrite(bytes, 1, size, file) == size && !fclose(file));
+    char *report = report_of(path, &o);
+    CHECK_(strstr(report, "\"unsupported\":[]"), "%s", report);
+    CHECK_(strstr(mgpu_error(), "does not say its shape, and no data do"), "%s", mgpu_error());
+    free(report);
+    mgpu_arena_free(arena);
+}
+
+/* What is wrong with a file names it once. */
+static void test_named_once(void)
+{
+    struct mgpu_options o = MGPU_OPTIONS;
+    const char *path = tiny_model("opset 17\nopset local 1\nfunction local f(x) -> y {\nopset 17\n"
+                                  "opset local 1\ny = local.f(x)\n}\ninput x float 2\n"
+                                  "y = local.f(x)\noutput y\n");
+    CHECK_FAILS(mgpu_report(path, &o, true, stdout), "is recursive");
+    const char *at = strstr(mgpu_error(), path);
+    CHECK_(at && !strstr(at + 1, path), "%s", mgpu_error());
+}
+
 int main(void)
 {
     tiny_begin();
@@ -307,6 +363,9 @@ int main(void)
     test_integer_path();
     test_round();
     test_unknown_operators();
+    test_wrong_nodes();
+    test_named_once();
+    test_unknown_shape();
     tiny_end();
     return test_end();
 }

@@ -246,6 +246,10 @@ static void test_step_rows(void)
     s.y = mgpu_copy(s.g, s.x);
     CHECK_OK(parse(&s, "cross_entropy"));
     CHECK_FAILS(bind_loss(&s, MGPU_INT64, 2, data), "no axis of samples");
+    s.g->whole = &(struct mgpu_origin){
+        .path = "", .output = "h", .name = "rows", .type = "Loop", .role = MGPU_FORWARD};
+    CHECK_FAILS(bind_loss(&s, MGPU_INT64, 2, data), "'rows' (Loop)");
+    s.g->whole = NULL;
     s.loss.by_step = true;
     CHECK_OK(bind_loss(&s, MGPU_INT64, 2, data));
     CHECK_OK(mgpu_loss_build(s.g, &s.loss, 0, s.y, &s.value));

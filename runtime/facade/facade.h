@@ -173,6 +173,9 @@ int mgpu_settle_total(struct mgpu_trainer *t); /* total_steps, schedule: from wh
 int64_t mgpu_steps_per_epoch(const struct mgpu_trainer *t);
 int mgpu_text_count(const char *const *list);
 
+/* ---- init.c ---- */
+int mgpu_init_weights(struct mgpu_trainer *t);
+
 /* ---- reinit.c ---- */
 int mgpu_reinit_check(struct mgpu_trainer *t);
 /* Overwrites a weight's contents where --reinit names it: the same numbers on every rank. */

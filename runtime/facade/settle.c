@@ -2,7 +2,6 @@
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
-#include "runtime/facade/weights_file.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -156,31 +155,6 @@ static int settle_ties(struct mgpu_trainer *t, const char *const (**out)[2], int
     return 0;
 }
 
-/* --init: weights of a file take the place of the model's. */
-static int settle_init(struct mgpu_trainer *t)
-{
-    const struct mgpu_options *o = &t->options;
-    const struct mgpu_match_options match = {.map = o->map,
-                                             .by_order = o->by_order,
-                                             .partial = o->partial,
-                                             .skip_mismatch = o->skip_mismatch,
-                                             .allow_nonfinite = o->allow_nonfinite,
-                                             .fresh = t->fresh};
-    struct mgpu_weights_result r = {0};
-    if (!o->init)
-        return o->map || o->partial || o->skip_mismatch || o->allow_nonfinite || o->optimizer_state
-                   ? mgpu_fail(MGPU_EUSAGE, "--map, --partial, --skip-mismatch, --allow-nonfinite "
-                                            "and --optimizer-state are for --init")
-                   : 0;
-    MGPU_TRY(mgpu_weights_from_file(&t->weights, t->model, o->init, true, &match, &r,
-                                    o->optimizer_state ? &t->slots : NULL));
-    mgpu_weights_tell_left(&r, o->init);
-    mgpu_note("%s: %d of %d tensors%s%s", o->init, r.matched, r.total, *r.unwrapped ? ", " : "",
-              r.unwrapped);
-    mgpu_weights_result_free(&r);
-    return 0;
-}
-
 int mgpu_settle_model(struct mgpu_trainer *t)
 {
     const struct mgpu_options *o = &t->options;
@@ -204,7 +178,7 @@ int mgpu_settle_model(struct mgpu_trainer *t)
     MGPU_TRY(mgpu_prefix(mgpu_weights_identify(&t->weights, t->model, &w), "%s", t->path));
     for (int i = 0; i < t->weights->notes; i++)
         mgpu_note("%s", t->weights->line[i]);
-    MGPU_TRY(settle_init(t));
+    MGPU_TRY(mgpu_init_weights(t));
     return mgpu_reinit_check(t);
 }
 

@@ -56,7 +56,7 @@ static const struct mgpu_onnx_node *product_of(const struct mgpu_variables *v, c
         const struct mgpu_onnx_node *node = v->model->all[value->node];
         if (is_any(node, products))
             return node;
-        if (!is_any(node, moves) && !is_any(node, passes))
+        if (!node->inputs || (!is_any(node, moves) && !is_any(node, passes)))
             return NULL;
         name = node->input[0];
     }

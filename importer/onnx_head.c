@@ -220,17 +220,29 @@ static int class_axis(const struct edit *e, const Onnx__TensorProto *t, bool tur
     return 0;
 }
 
-/* The input gets a tensor of its own where others read this one too. */
+static bool is_initializer(const struct edit *e, const char *name)
+{
+    for (size_t i = 0; i < e->g->n_initializer; i++)
+        if (!strcmp(e->g->initializer[i]->name, name))
+            return true;
+    return false;
+}
+
+/* The input gets a tensor of its own where others read this one too, or where it is a Constant's,
+ * which would not be trained. */
 static int own_tensor(struct edit *e, const Onnx__NodeProto *reader, char **input,
                       Onnx__TensorProto **tensor, int rank, const int64_t *dims)
 {
     char *name = NULL;
-    if (!is_shared(e, reader, *input)) {
+    if (!is_shared(e, reader, *input) && is_initializer(e, *input)) {
         mgpu_onnx_edit_resize(*tensor, rank, dims);
         return 0;
     }
     if (e->file->proto->ir_version <= 3)
-        return refuse(e, reader, "shares a tensor with another layer, in a file of IR version 3");
+        return refuse(
+            e, reader,
+            "reads a tensor that is another layer's too, or a Constant's, in a file of IR "
+            "version 3");
     for (int i = 1; !name || mgpu_onnx_has_name(e->file, name); i++) {
         free(name);
         if (asprintf(&name, i > 1 ? "%s.head%d" : "%s.head", *input, i) < 0)
@@ -390,7 +402,8 @@ static int new_tensors(struct edit *e, struct mgpu_onnx_head *head)
     MGPU_TRY(follow(e, e->layer->output[0], false, 0));
     if (e->bias)
         MGPU_TRY(new_bias(e, &bias, &bias_axis));
-    for (const Onnx__NodeProto *n = e->layer; (n = maker(e, n->input[n == e->layer]));)
+    for (const Onnx__NodeProto *n = maker(e, e->layer->input[1]); n;
+         n = n->n_input ? maker(e, n->input[0]) : NULL) /* as find_weight went */
         mend_hint(e, n->output[0]);
     MGPU_TRY(follow(e, e->layer->output[0], true, 0));
     for (size_t i = 0; i < t->n_dims; i++) {

@@ -8,7 +8,8 @@
     "input x float N 3\n"                                                                          \
     "init w0 float 4 3 = .5 -.3 .2 .1 .4 -.6 -.2 .3 .7 .2 -.1 .5\ninit b0 float 4 = .1 .2 .3 .4\n" \
     "h = Gemm(x, w0, b0) transB=1\nr = Relu(h)\n"
-#define OLD "= .1 .2 .3 .4 .5 .6 .7 .8 .9 1 1.1 1.2 1.3 1.4 1.5 1.6 1.7 1.8 1.9 2\n"
+#define NUMBERS "= .1 .2 .3 .4 .5 .6 .7 .8 .9 1 1.1 1.2 1.3 1.4 1.5 1.6 1.7 1.8 1.9 2"
+#define OLD     NUMBERS "\n"
 
 enum { SAMPLES = 7, CLASSES = 3 };
 
@@ -56,6 +57,9 @@ static const struct head heads[] = {
           "init z float 5 = 0\nk = MatMul(r, w)\nl = Add(k, z)\ng = Gemm(l, v, s)\n"
           "init u float 4 5 " OLD "o = MatMul(g, u)\ny = Add(o, z)\noutput y float N 5\n",
      "u", "[4,3]", "z.head", 0.9258200997725514, true},
+    /* a Constant's, which is no parameter: the new one is */
+    {BODY "k = Constant() value=<float 4 5 " NUMBERS ">\ny = MatMul(r, k)\noutput y float N 5\n",
+     "k.head", "[4,3]", NULL, 0.9258200997725514, false},
 };
 
 static const struct mgpu_array *find(const struct mgpu_onnx_model *m, const char *name)

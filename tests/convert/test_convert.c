@@ -235,11 +235,13 @@ static const char *const apart = "producer pytorch\n"
                                  "y = Gemm(t, l.out_proj.weight) transB=1\n"
                                  "output y float N 2\n";
 
-static void check_attention(const char *text, int count, const char *name, const char *shape,
-                            const double *want)
+/* The model's weights as a file of that kind, which has the array, and back. */
+static void check_both_ways(const char *text, const char *extension, int count, const char *name,
+                            const char *shape, const double *want)
 {
-    const char *model = path_of("attention.onnx"), *file = path_of("attention.safetensors");
-    const char *out = path_of("out.onnx");
+    char in[64];
+    snprintf(in, sizeof in, "both%s", extension);
+    const char *model = path_of("both.onnx"), *file = path_of(in), *out = path_of("out.onnx");
     struct mgpu_convert_options none = {0}, into = {.model = model};
     make_onnx_file(model, text);
     CHECK_OK(weights_convert(line, model, file, &none));
@@ -247,6 +249,12 @@ static void check_attention(const char *text, int count, const char *name, const
     CHECK_OK(weights_convert(line, file, out, &into));
     CHECK_(atoi(line) == count, "%s", line);
     CHECK(weights_differ(out, model, 0) == 0);
+}
+
+static void check_attention(const char *text, int count, const char *name, const char *shape,
+                            const double *want)
+{
+    check_both_ways(text, ".safetensors", count, name, shape, want);
 }
 
 static void test_attention(void)
@@ -307,15 +315,7 @@ static const char *const apart_2d =
 
 static void check_keras3(const char *text, const char *name, const char *shape, const double *want)
 {
-    const char *model = path_of("keras3.onnx"), *file = path_of("keras3.weights.h5");
-    const char *out = path_of("out.onnx");
-    struct mgpu_convert_options none = {0}, into = {.model = model};
-    make_onnx_file(model, text);
-    CHECK_OK(weights_convert(line, model, file, &none));
-    CHECK_(weights_hold(file, name, shape, want), "%s", name);
-    CHECK_OK(weights_convert(line, file, out, &into));
-    CHECK_(!strcmp(line, "3 of 3 tensors\n"), "%s", line);
-    CHECK(weights_differ(out, model, 0) == 0);
+    check_both_ways(text, ".weights.h5", 3, name, shape, want);
 }
 
 static void test_keras3(void)

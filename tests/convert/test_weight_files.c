@@ -62,21 +62,9 @@ static void write_rules(const char *text)
 
 /* ---- What is not finite, and what is not after its conversion -------------------------------- */
 
-/* The first number after --init. */
 static int start_from(const struct mgpu_options *options, double *first)
 {
-    struct mgpu_trainer *t;
-    struct mgpu_options o = *options;
-    double w[4];
-    o.data = tiny_list(tiny_noise("x", 1, 2, (int64_t[]){6, 2}),
-                       tiny_noise("label", 2, 2, (int64_t[]){6, 2}), NULL);
-    o.loss = tiny_list("mse", NULL);
-    o.batch = 3;
-    MGPU_TRY(mgpu_trainer_new(&t, model, &o));
-    CHECK_OK(mgpu_weight_read(t, "0.weight", w, 4));
-    *first = w[0];
-    mgpu_trainer_free(t);
-    return 0;
+    return weights_start(model, options, (const char *const[]){"0.weight", NULL}, first);
 }
 
 static void check_refused(const char *into, const char *part)

@@ -246,23 +246,14 @@ static void test_folded(void)
 
 /* ---- --init ---------------------------------------------------------------------------------- */
 
-/* Starts and gives the first elements of both weights. */
 static int start_from(const struct mgpu_options *options, double *fc, double *last)
 {
-    struct mgpu_trainer *t;
-    struct mgpu_options o = *options;
-    double w[4];
-    o.data = tiny_list(tiny_noise("x", 1, 2, (int64_t[]){6, 2}),
-                       tiny_noise("label", 2, 2, (int64_t[]){6, 2}), NULL);
-    o.loss = tiny_list("mse", NULL);
-    o.batch = 3;
-    MGPU_TRY(mgpu_trainer_new(&t, model, &o));
-    CHECK_OK(mgpu_weight_read(t, "fc.weight", w, 4));
-    *fc = w[0];
-    CHECK_OK(mgpu_weight_read(t, "out.weight", w, 4));
-    *last = w[0];
-    mgpu_trainer_free(t);
-    return 0;
+    double first[2] = {0};
+    int rc = weights_start(model, options, (const char *const[]){"fc.weight", "out.weight", NULL},
+                           first);
+    *fc = first[0];
+    *last = first[1];
+    return rc;
 }
 
 static void test_init(void)

@@ -2,6 +2,8 @@
 
 #include "exporter/checkpoint.h"
 #include "exporter/h5_out.h"
+#include "runtime/base/status.h"
+#include "tests/support/tiny.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -90,6 +92,26 @@ bool weights_hold(const char *path, const char *name, const char *shape, const d
     }
     mgpu_checkpoint_close(c);
     return good;
+}
+
+int weights_start(const char *model, const struct mgpu_options *options, const char *const *names,
+                  double *first)
+{
+    struct mgpu_trainer *t;
+    struct mgpu_options o = *options;
+    double w[4];
+    o.data = tiny_list(tiny_noise("x", 1, 2, (int64_t[]){6, 2}),
+                       tiny_noise("label", 2, 2, (int64_t[]){6, 2}), NULL);
+    o.loss = tiny_list("mse", NULL);
+    o.batch = 3;
+    MGPU_TRY(mgpu_trainer_new(&t, model, &o));
+    int rc = 0;
+    for (int i = 0; names[i] && rc == 0; i++) {
+        rc = mgpu_weight_read(t, names[i], w, 4);
+        first[i] = w[0];
+    }
+    mgpu_trainer_free(t);
+    return rc;
 }
 
 bool weights_exist(const char *path)

@@ -15,6 +15,11 @@ int weights_differ(const char *got, const char *want, double limit);
 /* Whether the file has the tensor in this shape ("[2,6]") with these contents. */
 bool weights_hold(const char *path, const char *name, const char *shape, const double *want);
 
+/* Makes a trainer of a model x [N,2] -> [N,2] with these options and the test's data; gives the
+ * first numbers of the weights called so, which are of four. NULL at the end of the names. */
+int weights_start(const char *model, const struct mgpu_options *options, const char *const *names,
+                  double *first);
+
 /* Whether there is such a file. */
 bool weights_exist(const char *path);
 

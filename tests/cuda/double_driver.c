@@ -1,0 +1,572 @@
+/* The double's CUDA driver. */
+#include "runtime/base/memory.h"
+#include "runtime/base/status.h"
+#include "tests/cuda/double_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Devices, memory ------------------------------------------------------------------------- */
+
+#define LOCKED(...)                                                                                \
+    pthread_mutex_lock(&double_gpu.lock);                                                          \
+    CUresult result_ = (__VA_ARGS__);                                                              \
+    pthread_mutex_unlock(&double_gpu.lock);                                                        \
+    return result_
+
+static bool any_capture(void)
+{
+    for (const struct CUstream_st *s = double_gpu.streams; s; s = s->next)
+        if (s->capture)
+            return true;
+    return false;
+}
+
+/* What a capture forbids its thread. */
+static CUresult outside_capture(const char *call)
+{
+    if (!any_capture())
+        return CUDA_SUCCESS;
+    double_complain("%s while a stream is captured", call);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+static CUresult init(unsigned flags)
+{
+    (void)flags;
+    return CUDA_SUCCESS;
+}
+
+static CUresult driver_version(int *version)
+{
+    *version = CUDA_VERSION;
+    return CUDA_SUCCESS;
+}
+
+static CUresult device_count(int *count)
+{
+    *count = double_gpu.gpus;
+    return CUDA_SUCCESS;
+}
+
+static CUresult device_get(CUdevice *device, int ordinal)
+{
+    *device = ordinal;
+    return ordinal < double_gpu.gpus ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+static CUresult device_name(char *name, int size, CUdevice device)
+{
+    snprintf(name, (size_t)size, "double %d", device);
+    return CUDA_SUCCESS;
+}
+
+static CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    (void)device;
+    *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 : 0;
+    return CUDA_SUCCESS;
+}
+
+static CUresult error_string(CUresult result, const char **text)
+{
+    static char words[64];
+    snprintf(words, sizeof words, "error %d of the double", (int)result);
+    *text = words;
+    return CUDA_SUCCESS;
+}
+
+static CUresult retain(CUcontext *context, CUdevice device)
+{
+    (void)device;
+    double_gpu.alive++;
+    *context = (CUcontext)&double_gpu;
+    return CUDA_SUCCESS;
+}
+
+static CUresult release_context(CUdevice device)
+{
+    (void)device;
+    double_gpu.alive--;
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_current(CUcontext context)
+{
+    (void)context;
+    return CUDA_SUCCESS;
+}
+
+static CUresult memory_info(size_t *available, size_t *total)
+{
+    *available = (size_t)(double_gpu.bytes - double_gpu.used);
+    *total = (size_t)double_gpu.bytes;
+    return CUDA_SUCCESS;
+}
+
+static CUresult mem_alloc(CUdeviceptr *out, size_t bytes)
+{
+    LOCKED(outside_capture("cuMemAlloc") ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+                                         : double_allocate((void **)out, bytes, false));
+}
+
+/* Freeing waits for the GPU. */
+static CUresult wait_and_free(void *at)
+{
+    struct set all;
+    memset(&all, 0xff, sizeof all);
+    double_run_set(&all);
+    return double_release(at);
+}
+
+static CUresult mem_free(CUdeviceptr at)
+{
+    LOCKED(wait_and_free((void *)at));
+}
+
+static CUresult host_alloc(void **out, size_t bytes)
+{
+    LOCKED(double_allocate(out, bytes, true));
+}
+
+static CUresult host_free(void *at)
+{
+    LOCKED(double_release(at));
+}
+
+/* ---- Copies -------------------------------------------------------------------------------------
+ */
+
+static CUDA_MEMCPY2D line(void *to, const void *from, size_t bytes)
+{
+    return (CUDA_MEMCPY2D){.dstHost = to,
+                           .srcHost = from,
+                           .WidthInBytes = bytes,
+                           .Height = 1,
+                           .dstPitch = bytes,
+                           .srcPitch = bytes};
+}
+
+/* pageable: which side may be memory of the host that is not pinned; -1: none. */
+static CUresult submit_copy(CUstream s, const CUDA_MEMCPY2D *c, int pageable)
+{
+    struct work w = {.kind = COPY, .copy = *c};
+    int64_t from = (int64_t)((c->Height - 1) * c->srcPitch + c->WidthInBytes);
+    int64_t to = (int64_t)((c->Height - 1) * c->dstPitch + c->WidthInBytes);
+    struct accesses a = {
+        .count = 2,
+        .at = {{(CUdeviceptr)c->srcHost, from, false}, {(CUdeviceptr)c->dstHost, to, true}}};
+    if (pageable >= 0 && !double_is_there(&a.at[pageable])) {
+        a.at[pageable] = a.at[1 - pageable];
+        a.count = 1;
+    }
+    /* What lies between rows belongs to others. */
+    if (c->Height > 1 && c->dstPitch > c->WidthInBytes) {
+        for (a.count = 1; a.count <= (int)c->Height && a.count < MOST_ACCESSES; a.count++)
+            a.at[a.count] = (struct mgpu_cuda_access){(CUdeviceptr)c->dstHost +
+                                                          (CUdeviceptr)(a.count - 1) * c->dstPitch,
+                                                      (int64_t)c->WidthInBytes, true};
+    }
+    return double_submit(s, &w, &a);
+}
+
+static CUresult copy_async(void *to, const void *from, size_t bytes, CUstream s, int pageable)
+{
+    CUDA_MEMCPY2D c = line(to, from, bytes);
+    LOCKED(submit_copy(s, &c, pageable));
+}
+
+static CUresult htod_async(CUdeviceptr to, const void *from, size_t bytes, CUstream s)
+{
+    return copy_async((void *)to, from, bytes, s, 0);
+}
+
+static CUresult dtoh_async(void *to, CUdeviceptr from, size_t bytes, CUstream s)
+{
+    return copy_async(to, (const void *)from, bytes, s, 1);
+}
+
+static CUresult dtod_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s)
+{
+    return copy_async((void *)to, (const void *)from, bytes, s, -1);
+}
+
+static CUresult copy_rows(const CUDA_MEMCPY2D *rows, CUstream s)
+{
+    CUDA_MEMCPY2D c = *rows;
+    c.srcHost = (const void *)rows->srcDevice;
+    c.dstHost = (void *)rows->dstDevice;
+    LOCKED(submit_copy(s, &c, -1));
+}
+
+static CUresult fill_async(CUdeviceptr at, unsigned char byte, size_t bytes, CUstream s)
+{
+    struct work w = {.kind = FILL, .copy = line((void *)at, NULL, bytes), .byte = byte};
+    struct accesses a = {.count = 1, .at = {{at, (int64_t)bytes, true}}};
+    LOCKED(double_submit(s, &w, &a));
+}
+
+/* ---- Streams and events -------------------------------------------------------------------------
+ */
+
+static CUresult stream_create(CUstream *out, unsigned flags, int priority)
+{
+    (void)flags, (void)priority;
+    struct CUstream_st *s = mgpu_xcalloc(1, sizeof *s);
+    pthread_mutex_lock(&double_gpu.lock);
+    double_gpu.calls.allocations++;
+    double_gpu.alive++;
+    s->next = double_gpu.streams;
+    double_gpu.streams = s;
+    pthread_mutex_unlock(&double_gpu.lock);
+    *out = s;
+    return CUDA_SUCCESS;
+}
+
+static CUresult stream_destroy(CUstream stream)
+{
+    pthread_mutex_lock(&double_gpu.lock);
+    for (struct CUstream_st **s = &double_gpu.streams; *s; s = &(*s)->next)
+        if (*s == stream) {
+            *s = stream->next;
+            break;
+        }
+    double_gpu.alive--;
+    pthread_mutex_unlock(&double_gpu.lock);
+    free(stream);
+    return CUDA_SUCCESS;
+}
+
+static CUresult synchronize(CUstream s)
+{
+    if (s->capture) {
+        double_complain("cuStreamSynchronize of a stream that is captured");
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    struct set wanted = s->clock;
+    double_run_set(&wanted);
+    return CUDA_SUCCESS;
+}
+
+static CUresult stream_synchronize(CUstream s)
+{
+    LOCKED(synchronize(s));
+}
+
+static CUresult event_create(CUevent *out, unsigned flags)
+{
+    (void)flags;
+    double_gpu.calls.allocations++;
+    double_gpu.alive++;
+    *out = mgpu_xcalloc(1, sizeof **out);
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_destroy(CUevent e)
+{
+    double_gpu.alive--;
+    free(e);
+    return CUDA_SUCCESS;
+}
+
+static CUresult record(CUevent e, CUstream s)
+{
+    e->dag = s->capture ? s->capture : &double_gpu.now;
+    e->emptied = e->dag->emptied;
+    e->clock = s->capture ? s->captured : s->clock;
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_record(CUevent e, CUstream s)
+{
+    LOCKED(record(e, s));
+}
+
+static CUresult wait_event(CUstream s, CUevent e)
+{
+    if (!e->dag || e->dag->ended) {
+        double_complain(e->dag ? "a wait for an event of a capture that has ended"
+                               : "a wait for an event that was never recorded");
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (double_gpu.calls.waits++ == double_gpu.drop || e->emptied != e->dag->emptied)
+        return CUDA_SUCCESS;
+    if (e->dag == &double_gpu.now && s->capture) {
+        double_complain("a captured stream waits for an event outside");
+        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    }
+    if (e->dag == &double_gpu.now) {
+        set_join(&s->clock, &e->clock);
+        return CUDA_SUCCESS;
+    }
+    if (!s->capture) { /* it joins the capture */
+        s->capture = e->dag;
+        s->captured = (struct set){{0}};
+    }
+    set_join(&s->captured, &e->clock);
+    return CUDA_SUCCESS;
+}
+
+static CUresult stream_wait_event(CUstream s, CUevent e, unsigned flags)
+{
+    (void)flags;
+    LOCKED(wait_event(s, e));
+}
+
+/* ---- Graphs -------------------------------------------------------------------------------------
+ */
+
+static CUresult begin_capture(CUstream s, CUstreamCaptureMode mode)
+{
+    (void)mode;
+    if (double_gpu.no_capture)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    double_gpu.alive++;
+    s->capture = mgpu_xcalloc(1, sizeof *s->capture);
+    s->captured = (struct set){{0}};
+    return CUDA_SUCCESS;
+}
+
+static CUresult end_capture(CUstream s, CUgraph *out)
+{
+    struct dag *dag = s->capture;
+    bool joined = true;
+    for (int i = 0; i < dag->count; i++)
+        joined = joined && set_has(&s->captured, i);
+    for (struct CUstream_st *t = double_gpu.streams; t; t = t->next)
+        if (t->capture == dag)
+            t->capture = NULL;
+    dag->ended = true;
+    *out = joined ? (CUgraph)dag : NULL;
+    if (double_gpu.graph_count < 256)
+        double_gpu.graphs[double_gpu.graph_count++] = dag; /* events may still point to it */
+    if (joined)
+        return CUDA_SUCCESS;
+    double_gpu.alive--;
+    double_free_nodes(dag);
+    double_complain("a capture ends with a stream that was not joined");
+    return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+}
+
+static CUresult graph_begin(CUstream s, CUstreamCaptureMode mode)
+{
+    LOCKED(begin_capture(s, mode));
+}
+
+static CUresult graph_end(CUstream s, CUgraph *out)
+{
+    LOCKED(end_capture(s, out));
+}
+
+/* An executable graph has nodes of its own. */
+static CUresult graph_instantiate(CUgraphExec *out, CUgraph graph, unsigned long long flags)
+{
+    const struct dag *from = (const struct dag *)graph;
+    struct dag *to = mgpu_xcalloc(1, sizeof *to);
+    (void)flags;
+    double_gpu.alive++;
+    for (int i = 0; i < from->count; i++)
+        double_add_node(to, &from->node[i]->work, &from->node[i]->accesses, &from->node[i]->before);
+    *out = (CUgraphExec)to;
+    return CUDA_SUCCESS;
+}
+
+static CUresult launch_graph(const struct dag *graph, CUstream s)
+{
+    int base = double_gpu.now.count;
+    struct set whole = s->clock;
+    if (s->capture)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    for (int i = 0; i < graph->count; i++) {
+        struct set before = s->clock;
+        for (int k = 0; k < i; k++)
+            if (set_has(&graph->node[i]->before, k))
+                set_put(&before, base + k);
+        double_check_node(double_add_node(&double_gpu.now, &graph->node[i]->work,
+                                          &graph->node[i]->accesses, &before));
+        set_put(&whole, base + i);
+    }
+    s->clock = whole;
+    double_gpu.calls.launched++;
+    return CUDA_SUCCESS;
+}
+
+static CUresult graph_launch(CUgraphExec exec, CUstream s)
+{
+    LOCKED(launch_graph((const struct dag *)exec, s));
+}
+
+static CUresult graph_destroy(CUgraph graph)
+{
+    double_gpu.alive--;
+    double_free_nodes((struct dag *)graph);
+    return CUDA_SUCCESS;
+}
+
+static CUresult exec_destroy(CUgraphExec exec)
+{
+    double_gpu.alive--;
+    double_free_nodes((struct dag *)exec);
+    free(exec);
+    return CUDA_SUCCESS;
+}
+
+/* ---- Kernels ------------------------------------------------------------------------------------
+ */
+
+static bool waits_inside(const char *from, const char *to)
+{
+    static const char *const words[] = {"__syncthreads", "block_", "shuffle_"};
+    for (int i = 0; i < 3; i++) {
+        const char *at = strstr(from, words[i]);
+        if (at && at < to)
+            return true;
+    }
+    return false;
+}
+
+/* Reads "KERNEL(name)(a, b) {...": what follows the mark. */
+static void add_function(struct module *m, const char *text, FILE *calls)
+{
+    struct function *f = mgpu_xcalloc(1, sizeof *f);
+    const char *end = strchr(text, ')'), *close = strchr(end + 1, ')');
+    const char *next = strstr(text, "KERNEL(");
+    snprintf(f->name, sizeof f->name, "%.*s", (int)(end - text), text);
+    f->module = m;
+    f->parameters = 1;
+    for (const char *c = end; c < close; c++)
+        f->parameters += *c == ',';
+    f->together = waits_inside(text, next ? next : text + strlen(text));
+    f->next = m->functions;
+    m->functions = f;
+    fprintf(calls, "void call_%s(void **p) { %s(", f->name, f->name);
+    for (int i = 0; i < f->parameters; i++)
+        fprintf(calls, "%sp[%d]", i ? ", " : "", i);
+    fprintf(calls, "); }\n");
+}
+
+static CUresult module_load(CUmodule *out, const void *image)
+{
+    static const char mark[] = "KERNEL(";
+    char *calls;
+    size_t size;
+    struct module *m = double_gpu.modules;
+    double_gpu.calls.allocations++;
+    double_gpu.alive++;
+    while (m && strcmp(m->text, image))
+        m = m->next;
+    *out = (CUmodule)m;
+    if (m)
+        return CUDA_SUCCESS;
+    m = mgpu_xcalloc(1, sizeof *m);
+    m->text = mgpu_xstrdup(image);
+    m->next = double_gpu.modules;
+    double_gpu.modules = m;
+    FILE *to = open_memstream(&calls, &size);
+    for (const char *at = image; (at = strstr(at, mark)); at += sizeof mark - 1)
+        add_function(m, at + sizeof mark - 1, to);
+    fclose(to);
+    int rc = emulate_open(&m->library, image, calls);
+    free(calls);
+    if (rc < 0)
+        double_complain("%s", mgpu_error());
+    *out = (CUmodule)m;
+    return rc < 0 ? CUDA_ERROR_INVALID_IMAGE : CUDA_SUCCESS;
+}
+
+static CUresult module_unload(CUmodule module)
+{
+    (void)module;
+    double_gpu.alive--;
+    return CUDA_SUCCESS;
+}
+
+void double_free_modules(void)
+{
+    for (struct module *m = double_gpu.modules, *next; m; m = next) {
+        next = m->next;
+        emulate_close(m->library);
+        for (struct function *f = m->functions, *other; f; f = other) {
+            other = f->next;
+            free(f);
+        }
+        free(m->text);
+        free(m);
+    }
+    double_gpu.modules = NULL;
+}
+
+static CUresult module_function(CUfunction *out, CUmodule module, const char *name)
+{
+    for (struct function *f = ((struct module *)module)->functions; f; f = f->next)
+        if (!strcmp(f->name, name)) {
+            *out = (CUfunction)f;
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+static CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned threads,
+                       unsigned ty, unsigned tz, unsigned shared, CUstream s, void **parameters,
+                       void **extra)
+{
+    const struct function *f = (const struct function *)function;
+    struct work w = {.kind = KERNEL, .function = f};
+    (void)extra;
+    if (!f || y != 1 || z != 1 || ty != 1 || tz != 1 || shared || x == 0 || x > INT32_MAX ||
+        threads == 0 || threads > 1024)
+        return CUDA_ERROR_INVALID_VALUE;
+    w.launch =
+        (struct mgpu_emit_launch){.blocks = x, .threads = (int)threads, .together = f->together};
+    for (int i = 0; i < f->parameters; i++)
+        w.pointer[i] = *(void **)parameters[i];
+    LOCKED(double_submit(s, &w, &s->accesses));
+}
+
+static void touches(CUstream s, const struct mgpu_cuda_access *access, int count)
+{
+    s->accesses.count = count < MOST_ACCESSES ? count : MOST_ACCESSES;
+    memcpy(s->accesses.at, access, sizeof *access * (size_t)s->accesses.count);
+}
+
+const struct mgpu_cuda_driver double_driver = {
+    .cuInit = init,
+    .cuDriverGetVersion = driver_version,
+    .cuDeviceGetCount = device_count,
+    .cuDeviceGet = device_get,
+    .cuDeviceGetName = device_name,
+    .cuDeviceGetAttribute = device_attribute,
+    .cuGetErrorString = error_string,
+    .cuDevicePrimaryCtxRetain = retain,
+    .cuDevicePrimaryCtxRelease = release_context,
+    .cuCtxSetCurrent = set_current,
+    .cuMemGetInfo = memory_info,
+    .cuMemAlloc = mem_alloc,
+    .cuMemFree = mem_free,
+    .cuMemAllocHost = host_alloc,
+    .cuMemFreeHost = host_free,
+    .cuMemcpyHtoDAsync = htod_async,
+    .cuMemcpyDtoHAsync = dtoh_async,
+    .cuMemcpyDtoDAsync = dtod_async,
+    .cuMemcpy2DAsync = copy_rows,
+    .cuMemsetD8Async = fill_async,
+    .cuStreamCreateWithPriority = stream_create,
+    .cuStreamDestroy = stream_destroy,
+    .cuStreamSynchronize = stream_synchronize,
+    .cuStreamWaitEvent = stream_wait_event,
+    .cuEventCreate = event_create,
+    .cuEventDestroy = event_destroy,
+    .cuEventRecord = event_record,
+    .cuStreamBeginCapture = graph_begin,
+    .cuStreamEndCapture = graph_end,
+    .cuGraphInstantiateWithFlags = graph_instantiate,
+    .cuGraphLaunch = graph_launch,
+    .cuGraphDestroy = graph_destroy,
+    .cuGraphExecDestroy = exec_destroy,
+    .cuModuleLoadData = module_load,
+    .cuModuleUnload = module_unload,
+    .cuModuleGetFunction = module_function,
+    .cuLaunchKernel = launch,
+    .touches = touches,
+};

@@ -48,8 +48,8 @@ struct mgpu_value *mgpu_pass_local(struct mgpu_pass *p, struct mgpu_value *v)
 
 /* ---- From place to place --------------------------------------------------------------------- */
 
-/* Every rank's pass
- * comes by here in the same order, so that tags agree and no two ranks wait for each other. */
+/* Every rank's pass comes by here in the same order, so that tags agree and no two ranks wait for
+ * each other. */
 int mgpu_pass_transfer(struct mgpu_pass *p, struct mgpu_value *v, int place)
 {
     struct mgpu_graph *g = p->g;
@@ -258,10 +258,12 @@ static int sum_together(struct mgpu_pass *p, int place, enum mgpu_dtype type)
 
 int mgpu_pass_sum_wanted(struct mgpu_pass *p)
 {
-    static const enum mgpu_dtype types[] = {MGPU_FLOAT, MGPU_DOUBLE};
     for (int place = 0; place < p->plan->places; place++)
-        for (int i = 0; i < 2; i++)
-            MGPU_TRY(sum_together(p, place, types[i]));
+        for (int i = 0; i < p->wanted_count; i++) {
+            const struct mgpu_value *v = p->wanted[i];
+            if (!p->whole[v->id] && mgpu_lowest_place(p->at[v->id]) == place)
+                MGPU_TRY(sum_together(p, place, v->type));
+        }
     p->wanted_count = 0;
     return 0;
 }

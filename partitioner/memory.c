@@ -26,6 +26,7 @@ static void read_program(struct mgpu_memory *m, const struct mgpu_program *p,
         .activations = p->bytes[MGPU_BUFFER_ARENA],
         .samples = p->bytes[MGPU_BUFFER_INPUTS] + p->bytes[MGPU_BUFFER_RESULTS],
         .constants = p->bytes[MGPU_BUFFER_CONSTANTS] + MGPU_SCALARS * (int64_t)sizeof(double)};
+    m->shared = mgpu_program_may_share(p) ? m->weights + m->states : 0;
     add_up(m);
 }
 

@@ -12,6 +12,7 @@ struct mgpu_memory {
     int64_t samples;                    /* a step's inputs, and results */
     int64_t constants;
     int64_t total;
+    int64_t shared; /* of this, what replicas on CPU devices have from the first of them */
 };
 
 /* What rank `rank` of a plan allocates, from its compilation (nothing runs): exact on CPU devices.

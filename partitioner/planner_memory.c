@@ -7,18 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compiled_bytes(struct mgpu_planner *p, const struct mgpu_plan *plan, int place,
-                          int device, int64_t *out)
+static int compiled_memory(struct mgpu_planner *p, const struct mgpu_plan *plan, int place,
+                           int device, struct mgpu_memory *out)
 {
     struct mgpu_graph *g;
-    struct mgpu_memory memory;
     const struct mgpu_topology *t = p->planned->topology;
     int64_t batch = (p->options->batch + plan->replicas - 1) / plan->replicas;
     MGPU_TRY(p->model->graph(&g, p->model->context, batch, plan));
-    MGPU_TRY(
-        mgpu_memory_compiled(&memory, g, plan, place, 1, t->kind[t->device[device].kind].threads));
-    *out = memory.total;
-    return 0;
+    return mgpu_memory_compiled(out, g, plan, place, 1, t->kind[t->device[device].kind].threads);
 }
 
 static bool all_cpus(const struct mgpu_topology *t)
@@ -29,7 +25,7 @@ static bool all_cpus(const struct mgpu_topology *t)
     return true;
 }
 
-/* The same place of another replica needs as much. */
+/* The same place of another replica needs as much, but for what they share. */
 static int plan_bytes(struct mgpu_planner *p, const struct mgpu_plan_file *file, const int *device,
                       int64_t *bytes)
 {
@@ -38,10 +34,10 @@ static int plan_bytes(struct mgpu_planner *p, const struct mgpu_plan_file *file,
     MGPU_TRY(mgpu_plan_from_file(&plan, file));
     memset(bytes, 0, sizeof *bytes * (size_t)p->planned->topology->devices);
     for (int place = 0; place < plan->places && rc == 0; place++) {
-        int64_t one = 0;
-        rc = compiled_bytes(p, plan, place, device[place], &one);
+        struct mgpu_memory one = {0};
+        rc = compiled_memory(p, plan, place, device[place], &one);
         for (int r = 0; r < plan->replicas; r++)
-            bytes[device[r * plan->places + place]] += one;
+            bytes[device[r * plan->places + place]] += one.total - (r ? one.shared : 0);
     }
     mgpu_plan_free(plan);
     return rc;

@@ -141,7 +141,7 @@ static void take_memory(struct verify *v, double before)
         v->memory[r].name = v->file->label[r];
         v->memory[r].predicted = (double)v->file->predicted.memory_bytes[r];
         for (int b = 0; b < MGPU_BUFFERS; b++)
-            v->memory[r].measured += (double)rank->bytes[b];
+            v->memory[r].measured += (double)mgpu_rank_own(rank, (enum mgpu_buffer)b);
         const struct mgpu_program *p = program_of(v, r);
         if (p)
             v->memory[r].measured += (double)p->bytes[MGPU_BUFFER_CONSTANTS];

@@ -28,9 +28,19 @@ static bool finite_doubles(const double *x, int64_t n)
     return sum == 0;
 }
 
+static bool finite_halves(const uint16_t *x, int64_t n, uint16_t exponent)
+{
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++)
+        finite = finite && (x[i] & exponent) != exponent;
+    return finite;
+}
+
 bool mgpu_all_finite(const void *data, enum mgpu_dtype type, int64_t bytes)
 {
     bool finite = true;
+    if (type == MGPU_FLOAT16 || type == MGPU_BFLOAT16)
+        return finite_halves(data, bytes / 2, type == MGPU_FLOAT16 ? 0x7c00 : 0x7f80);
     if (type != MGPU_FLOAT && type != MGPU_DOUBLE)
         return true;
     int64_t n = bytes / (int64_t)mgpu_dtype_size(type);

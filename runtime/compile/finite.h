@@ -10,7 +10,7 @@ const char *mgpu_find_not_finite(char text[MGPU_VALUE_TEXT], const struct mgpu_p
                                  void *const buffer[MGPU_BUFFERS],
                                  const struct mgpu_execution *run);
 
-/* Whether `bytes` of elements of the type are; others than float and double always are. */
+/* Whether `bytes` of elements of the type are; integers always are. */
 bool mgpu_all_finite(const void *data, enum mgpu_dtype type, int64_t bytes);
 
 /* MGPU_EINVALID: `what` is not finite, and it began at this instruction (NULL: at none of this

@@ -43,6 +43,10 @@ const struct mgpu_expr *mgpu_expr_of(const struct mgpu_node *node);
 bool mgpu_set_expr(struct mgpu_graph *g, struct mgpu_node *node, struct mgpu_expr *e, int result,
                    int count, struct mgpu_value *const *input);
 
+/* Operation k of `from` built anew in `e`, where its operands are number[]: what they became may
+ * simplify it. */
+int mgpu_expr_again(struct mgpu_expr *e, const struct mgpu_expr *from, int k, const int *number);
+
 /* Whether two nodes of one operator have equal attributes (sizes by value). */
 bool mgpu_same_attrs(const struct mgpu_node *a, const struct mgpu_node *b);
 

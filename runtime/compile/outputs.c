@@ -145,29 +145,42 @@ static bool same_value(const struct mgpu_node *a, int i, const struct mgpu_node 
     return true;
 }
 
-/* `reader` with its operation k replaced by an input that holds it. */
+/* `reader` with its operation k replaced by an input that holds it, in a half type perhaps. */
 static void read_instead(struct mgpu_graph *g, struct mgpu_node *reader, int k,
                          struct mgpu_value *v)
 {
     const struct mgpu_expr *from = mgpu_expr_of(reader);
-    struct mgpu_expr e = {.inputs = reader->inputs + 1, .count = from->count};
+    struct mgpu_expr e;
     struct mgpu_value *input[MGPU_MAX_INPUTS];
+    int number[MGPU_EXPR_MAX];
     if (reader->inputs == MGPU_MAX_INPUTS)
         return;
     memcpy(input, reader->input, sizeof *input * (size_t)reader->inputs);
     input[reader->inputs] = v;
-    memcpy(e.op, from->op, sizeof *e.op * (size_t)from->count);
-    e.op[k] = (struct mgpu_expr_op){
-        .code = MGPU_X_INPUT, .type = v->type, .arg = {-1, -1, -1}, .integer = reader->inputs};
-    mgpu_set_expr(g, reader, &e, e.count - 1, e.inputs, input);
+    mgpu_expr_begin(&e, reader->inputs + 1);
+    for (int i = 0; i < from->count; i++)
+        number[i] = i == k ? mgpu_expr_cast(&e, from->op[k].type,
+                                            mgpu_expr_input(&e, reader->inputs, v->type))
+                           : mgpu_expr_again(&e, from, i, number);
+    mgpu_set_expr(g, reader, &e, number[from->count - 1], e.inputs, input);
+}
+
+/* What the node computes, before it is cut to a half type to be stored. */
+static int computed(const struct mgpu_expr *e)
+{
+    const struct mgpu_expr_op *last = &e->op[e->count - 1];
+    bool cut = last->code == MGPU_X_CAST && mgpu_is_float(last->type) &&
+               mgpu_dtype_size(last->type) == 2 && e->op[last->arg[0]].type == MGPU_FLOAT;
+    return cut ? last->arg[0] : e->count - 1;
 }
 
 /* Backward readers of a node's input that compute the node's output again read it instead. */
 static void read_result(struct mgpu_graph *g, struct mgpu_readers *readers, struct mgpu_node *node)
 {
     struct mgpu_value *x = node->input[0], *y = node->output[0];
-    int last = mgpu_expr_of(node)->count - 1;
-    if (mgpu_expr_arity(mgpu_expr_of(node)->op[last].code) == 0)
+    int last = mgpu_expr_of(node)->count - 1, result = computed(mgpu_expr_of(node));
+    enum mgpu_expr_code code = mgpu_expr_of(node)->op[result].code;
+    if (mgpu_expr_arity(code) == 0 || (code == MGPU_X_CAST && result != last))
         return; /* a copy */
     for (int r = 0; r < readers[x->id].count; r++) {
         struct mgpu_node *reader = readers[x->id].node[r];
@@ -176,7 +189,7 @@ static void read_result(struct mgpu_graph *g, struct mgpu_readers *readers, stru
             mgpu_value_count(reader->output[0]) != mgpu_value_count(y))
             continue;
         for (int k = e->count - 1; k >= 0; k--)
-            if (same_value(node, last, reader, k)) {
+            if (same_value(node, result, reader, k)) {
                 read_instead(g, reader, k, y);
                 break;
             }

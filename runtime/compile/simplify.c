@@ -42,10 +42,11 @@ static int number_of(struct mgpu_expr *e, const struct mgpu_value *v)
     return -2;
 }
 
-/* Operation k of `from` built anew, so that what its operands became simplifies it. */
-static int rebuild(struct mgpu_expr *e, const struct mgpu_expr *from, int k, const int *number)
+int mgpu_expr_again(struct mgpu_expr *e, const struct mgpu_expr *from, int k, const int *number)
 {
     const struct mgpu_expr_op *op = &from->op[k];
+    if (op->code == MGPU_X_INPUT)
+        return mgpu_expr_input(e, (int)op->integer, op->type);
     int a = op->arg[0] < 0 ? -1 : number[op->arg[0]], b = op->arg[1] < 0 ? -1 : number[op->arg[1]];
     if (op->code == MGPU_X_CONST)
         return mgpu_is_float(op->type) ? mgpu_expr_number(e, op->type, op->number)
@@ -76,7 +77,7 @@ static void settle(struct mgpu_graph *g, struct mgpu_node *node)
     for (int k = 0; k < from->count; k++) {
         const struct mgpu_expr_op *op = &from->op[k];
         if (op->code != MGPU_X_INPUT) {
-            number[k] = rebuild(&e, from, k, number);
+            number[k] = mgpu_expr_again(&e, from, k, number);
             continue;
         }
         number[k] = number_of(&e, node->input[op->integer]);

@@ -112,7 +112,7 @@ static bool has_type(enum mgpu_dtype type, cudaDataType_t *out)
 static bool accepts(const struct mgpu_node *node)
 {
     cudaDataType_t type;
-    if (node->op != &mgpu_op_matmul || !has_type(node->output[0]->type, &type))
+    if (node->op != &mgpu_op_matmul || !has_type(node->input[0]->type, &type))
         return false;
     struct product p = product_of(node);
     bool work = p.k > 0 && mgpu_value_count(node->output[0]) > 0;
@@ -123,7 +123,7 @@ static bool accepts(const struct mgpu_node *node)
 
 struct matmul {
     struct product product;
-    enum mgpu_dtype type;
+    enum mgpu_dtype type[3]; /* of a, b, y */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, y;
     char words[512]; /* what it computes */
@@ -142,7 +142,7 @@ static int status(const struct mgpu_library *l, cublasStatus_t s, const char *wh
 static int make_desc(struct matmul *m, const struct mgpu_library *l)
 {
     const struct mgpu_cuda_lt *lt = &l->lt;
-    bool twice = m->type == MGPU_DOUBLE, tf32 = m->type == MGPU_FLOAT && l->options.tf32;
+    bool twice = m->type[0] == MGPU_DOUBLE, tf32 = m->type[0] == MGPU_FLOAT && l->options.tf32;
     cublasComputeType_t compute = twice  ? CUBLAS_COMPUTE_64F
                                   : tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
                                          : CUBLAS_COMPUTE_32F;
@@ -167,7 +167,7 @@ static int make_layout(cublasLtMatrixLayout_t *out, const struct matmul *m,
     const struct mgpu_cuda_lt *lt = &l->lt;
     const struct axis *batch = p->axes > 0 ? &p->axis[p->axes - 1] : NULL;
     cudaDataType_t type;
-    has_type(m->type, &type);
+    has_type(m->type[k], &type);
     cublasStatus_t s =
         lt->cublasLtMatrixLayoutCreate(out, type, (uint64_t)columns, (uint64_t)rows, columns);
     int32_t count = batch ? (int32_t)batch->size : 1;
@@ -194,7 +194,7 @@ static int make_layouts(struct matmul *m, const struct mgpu_library *l)
 /* Bytes on whose multiples operand k of every call begins. */
 static uint32_t alignment(const struct matmul *m, int k)
 {
-    uint64_t bytes = ALIGNMENT, size = mgpu_dtype_size(m->type);
+    uint64_t bytes = ALIGNMENT, size = mgpu_dtype_size(m->type[k]);
     for (int i = 0; i + 1 < m->product.axes; i++)
         while ((uint64_t)m->product.axis[i].step[k] * size % bytes)
             bytes /= 2;
@@ -273,9 +273,9 @@ static int choose(struct mgpu_library_call *call, int candidate)
 static void describe(struct matmul *m)
 {
     const struct product *p = &m->product;
-    int n = snprintf(m->words, sizeof m->words, "matmul %s %d %d %lld %lld %lld",
-                     mgpu_dtype_name(m->type), p->transpose_a, p->transpose_b, (long long)p->m,
-                     (long long)p->n, (long long)p->k);
+    int n = snprintf(m->words, sizeof m->words, "matmul %s %s %d %d %lld %lld %lld",
+                     mgpu_dtype_name(m->type[0]), mgpu_dtype_name(m->type[2]), p->transpose_a,
+                     p->transpose_b, (long long)p->m, (long long)p->n, (long long)p->k);
     for (int i = 0; i < p->axes; i++)
         n += snprintf(m->words + n, sizeof m->words - (size_t)n, ", %lld: %lld %lld",
                       (long long)p->axis[i].size, (long long)p->axis[i].step[0],
@@ -287,7 +287,8 @@ static int prepare(struct mgpu_library_call *call)
     struct matmul *m = mgpu_xcalloc(1, sizeof *m);
     call->state = m;
     m->product = product_of(call->node);
-    m->type = call->node->output[0]->type;
+    for (int k = 0; k < 3; k++)
+        m->type[k] = mgpu_library_operand(call->node, k)->type;
     describe(m);
     MGPU_TRY(make_desc(m, call->library));
     MGPU_TRY(make_layouts(m, call->library));
@@ -305,12 +306,14 @@ static int run(struct mgpu_library_call *call, void *stream, void *const *operan
     const struct mgpu_library *l = call->library;
     const float one = 1, zero = 0;
     const double one_d = 1, zero_d = 0;
-    bool twice = m->type == MGPU_DOUBLE;
-    int64_t calls = calls_of(&m->product), size = (int64_t)mgpu_dtype_size(m->type), begin[3];
+    bool twice = m->type[0] == MGPU_DOUBLE;
+    int64_t calls = calls_of(&m->product), begin[3];
     for (int64_t c = 0; c < calls; c++) {
         begin_of(&m->product, c, begin);
-        char *a = (char *)operand[0] + begin[0] * size, *b = (char *)operand[1] + begin[1] * size,
-             *y = (char *)operand[2] + begin[2] * size;
+        for (int k = 0; k < 3; k++)
+            begin[k] *= (int64_t)mgpu_dtype_size(m->type[k]);
+        char *a = (char *)operand[0] + begin[0], *b = (char *)operand[1] + begin[1],
+             *y = (char *)operand[2] + begin[2];
         cublasStatus_t s = l->lt.cublasLtMatmul(
             l->lt_handle, m->desc, twice ? (const void *)&one_d : &one, b, m->b, a, m->a,
             twice ? (const void *)&zero_d : &zero, y, m->y, y, m->y, &m->algorithm[m->chosen].algo,

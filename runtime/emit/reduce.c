@@ -99,7 +99,7 @@ static void write_empty(struct mgpu_writer *w, const struct reduction *r)
 static void write_result(struct mgpu_writer *w, const struct reduction *r, const char *value)
 {
     bool mean = r->kind == MGPU_REDUCE_MEAN;
-    mgpu_write(w, "STORE_%s(y0, o, ", mgpu_dtype_name(r->type));
+    mgpu_write(w, "STORE_%s(y0, o, ", mgpu_dtype_name(w->node->output[0]->type));
     if (mean && mgpu_is_float(r->type)) {
         mgpu_write(w, "%s / ", value);
         mgpu_write_number(w, r->type, (double)r->count);

@@ -328,9 +328,9 @@ RULES(nd)
     {                                                                                              \
         .name = text, .min_inputs = 2, .max_inputs = 2, .outputs = 1,                              \
         .attrs_size = sizeof(struct mgpu_gather_attrs), .attrs = gather_attrs,                     \
-        .shape = form##_shape, .gradient = form##_gradient, .saved = saved_indices,                \
-        .alias = mgpu_alias_none, .workspace = mgpu_workspace_none, .layouts = mgpu_layouts_plain, \
-        .cost = gather_cost, .split = form##_split                                                 \
+        .half = MGPU_HALF_ROWS, .shape = form##_shape, .gradient = form##_gradient,                \
+        .saved = saved_indices, .alias = mgpu_alias_none, .workspace = mgpu_workspace_none,        \
+        .layouts = mgpu_layouts_plain, .cost = gather_cost, .split = form##_split                  \
     }
 
 #define BACK(text, form)                                                                           \

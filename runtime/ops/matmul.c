@@ -57,6 +57,7 @@ static int batch_dim(const struct mgpu_node *node, int axis, int rank, struct mg
 static int shape(const struct mgpu_node *node)
 {
     const struct mgpu_value *a = node->input[0], *b = node->input[1];
+    enum mgpu_dtype type = ((const struct mgpu_matmul_attrs *)node->attrs)->type;
     struct mgpu_dim dims[MGPU_MAX_RANK];
     if (a->rank < 2 || b->rank < 2)
         return mismatch(node, "both need rank 2 or more");
@@ -69,7 +70,7 @@ static int shape(const struct mgpu_node *node)
         MGPU_TRY(batch_dim(node, axis, rank, &dims[axis]));
     dims[rank - 2] = a->dims[outer_axis(node, 0)];
     dims[rank - 1] = b->dims[outer_axis(node, 1)];
-    mgpu_shape_set(node, 0, a->type, rank, dims);
+    mgpu_shape_set(node, 0, type ? type : a->type, rank, dims);
     return 0;
 }
 
@@ -187,12 +188,13 @@ static enum mgpu_split_answer split(const struct mgpu_node *node, const struct m
     return MGPU_SPLIT_OK;
 }
 
-#define FIELD(field)                                                                               \
-    .name = #field, .kind = MGPU_ATTR_BOOL, .offset = offsetof(struct mgpu_matmul_attrs, field)
+#define FIELD(field, which)                                                                        \
+    .name = #field, .kind = which, .offset = offsetof(struct mgpu_matmul_attrs, field)
 
 static const struct mgpu_attr attrs[] = {
-    {FIELD(transpose_a)},
-    {FIELD(transpose_b)},
+    {FIELD(transpose_a, MGPU_ATTR_BOOL)},
+    {FIELD(transpose_b, MGPU_ATTR_BOOL)},
+    {FIELD(type, MGPU_ATTR_TYPE)},
     {.name = NULL},
 };
 
@@ -203,6 +205,7 @@ const struct mgpu_op mgpu_op_matmul = {
     .outputs = 1,
     .attrs_size = sizeof(struct mgpu_matmul_attrs),
     .attrs = attrs,
+    .half = MGPU_HALF_PRODUCT,
     .shape = shape,
     .gradient = gradient,
     .saved = mgpu_saved_inputs,

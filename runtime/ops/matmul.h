@@ -8,6 +8,7 @@
 
 struct mgpu_matmul_attrs {
     bool transpose_a, transpose_b;
+    enum mgpu_dtype type; /* of y where it is not a's; 0: a's. As in reduce.h */
 };
 
 extern const struct mgpu_op mgpu_op_matmul;

@@ -74,6 +74,15 @@ enum mgpu_op_flags {
                                  * `gradient` says so by refusing, naming the operator */
 };
 
+/* What an operator does where values are kept in a half type (compile/half.h). */
+enum mgpu_half_rule {
+    MGPU_HALF_NEVER,   /* takes and gives floats: statistics, orders, optimizers */
+    MGPU_HALF_TAKES,   /* takes data in a half type and gives floats: sums, losses */
+    MGPU_HALF_FOLLOWS, /* gives what it takes: activations, movement, norms */
+    MGPU_HALF_ROWS,    /* follows, and rows of a stored weight are where activations begin */
+    MGPU_HALF_PRODUCT, /* all in a half type: what tensor cores compute */
+};
+
 /* Inputs of an operator that is not variadic; outputs of any. */
 enum { MGPU_MAX_INPUTS = 16, MGPU_MAX_OUTPUTS = 8 };
 
@@ -91,6 +100,9 @@ struct mgpu_op {
     unsigned flags;
     size_t attrs_size;
     const struct mgpu_attr *attrs; /* ends with a NULL name; NULL when there are none */
+
+    enum mgpu_half_rule half;
+    unsigned float_inputs, float_outputs; /* bits: these are floats there all the same */
 
     /* Types and shapes of all outputs: fill out[i]->type, rank, dims (monomials too). Checks the
      * inputs: a wrong shape or type is an error that says which. Mandatory. */

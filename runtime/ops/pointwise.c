@@ -221,6 +221,7 @@ const struct mgpu_op mgpu_op_pointwise = {
     .outputs = 1,
     .attrs_size = sizeof(struct mgpu_pointwise_attrs),
     .attrs = attrs,
+    .half = MGPU_HALF_FOLLOWS,
     .shape = shape,
     .gradient = gradient,
     .saved = mgpu_saved_inputs,

@@ -49,6 +49,12 @@ static int kept_axis(int64_t axes, bool keep, int axis)
 
 /* ---- reduce -------------------------------------------------------------------------------- */
 
+static enum mgpu_dtype type_of(const struct mgpu_node *node)
+{
+    const struct mgpu_reduce_attrs *a = node->attrs;
+    return a->type ? a->type : node->input[0]->type;
+}
+
 static int reduce_shape(const struct mgpu_node *node)
 {
     const struct mgpu_reduce_attrs *a = node->attrs;
@@ -56,7 +62,7 @@ static int reduce_shape(const struct mgpu_node *node)
     struct mgpu_dim dims[MGPU_MAX_RANK];
     if (a->axes >> x->rank)
         return mgpu_fail(MGPU_EINVALID, "reduce: an axis is out of range of rank %d", x->rank);
-    mgpu_shape_set(node, 0, x->type, kept_dims(x, a->axes, a->keep, dims), dims);
+    mgpu_shape_set(node, 0, type_of(node), kept_dims(x, a->axes, a->keep, dims), dims);
     return 0;
 }
 
@@ -188,15 +194,15 @@ static enum mgpu_split_answer reduce_split(const struct mgpu_node *node,
 static int reduce_expand(struct mgpu_graph *g, const struct mgpu_node *node,
                          struct mgpu_value **out)
 {
-    const struct mgpu_reduce_attrs *a = node->attrs;
+    struct mgpu_reduce_attrs a = *(const struct mgpu_reduce_attrs *)node->attrs;
     struct mgpu_value *x = node->input[0], *share = NULL;
     double number;
-    if (a->kind == MGPU_REDUCE_MEAN && mgpu_is_float(x->type))
-        share = mean_share(g, x->type, reduced_count(x, a->axes), &number);
+    if (a.kind == MGPU_REDUCE_MEAN && mgpu_is_float(x->type))
+        share = mean_share(g, type_of(node), reduced_count(x, a.axes), &number);
     if (!share)
-        return mgpu_fail(MGPU_EUNSUPPORTED, "a %s over the batch mixes its samples",
-                         kinds[a->kind]);
-    out[0] = mgpu_mul(g, mgpu_reduce(g, MGPU_REDUCE_SUM, x, (unsigned)a->axes, a->keep), share);
+        return mgpu_fail(MGPU_EUNSUPPORTED, "a %s over the batch mixes its samples", kinds[a.kind]);
+    a.kind = MGPU_REDUCE_SUM;
+    out[0] = mgpu_mul(g, mgpu_build1(g, &mgpu_op_reduce, &a, 1, &x), share);
     return out[0] ? 0 : mgpu_build_error();
 }
 
@@ -207,6 +213,7 @@ static const struct mgpu_attr reduce_attrs[] = {
      .names = kinds},
     {.name = "axes", .kind = MGPU_ATTR_INT, .offset = offsetof(struct mgpu_reduce_attrs, axes)},
     {.name = "keep", .kind = MGPU_ATTR_BOOL, .offset = offsetof(struct mgpu_reduce_attrs, keep)},
+    {.name = "type", .kind = MGPU_ATTR_TYPE, .offset = offsetof(struct mgpu_reduce_attrs, type)},
     {0}};
 
 const struct mgpu_op mgpu_op_reduce = {
@@ -216,6 +223,7 @@ const struct mgpu_op mgpu_op_reduce = {
     .outputs = 1,
     .attrs_size = sizeof(struct mgpu_reduce_attrs),
     .attrs = reduce_attrs,
+    .half = MGPU_HALF_TAKES,
     .shape = reduce_shape,
     .gradient = reduce_gradient,
     .saved = reduce_saved,

@@ -11,8 +11,10 @@
  * largest. */
 struct mgpu_reduce_attrs {
     int kind;
-    int64_t axes; /* bit mask */
-    bool keep;    /* keep reduced axes as size 1 */
+    int64_t axes;         /* bit mask */
+    bool keep;            /* keep reduced axes as size 1 */
+    enum mgpu_dtype type; /* of y where it is not x's; 0: x's. What compilation makes of a sum of
+                           * half types, never the gradient */
 };
 
 /* arg_reduce(x) -> int64 y. No gradient. */

@@ -109,12 +109,18 @@ static const struct row {
     {"axes of one", 4, 2, {1, 1, 3, 4}, {4, 1}, false, false, 1},
 };
 
-static struct mgpu_value *add(struct mgpu_graph *g, int rank, const int64_t *sizes)
+static struct mgpu_value *add_typed(struct mgpu_graph *g, enum mgpu_dtype type, int rank,
+                                    const int64_t *sizes)
 {
     struct mgpu_dim dims[5];
     for (int i = 0; i < rank; i++)
         dims[i] = mgpu_dim_const(sizes[i]);
-    return mgpu_graph_input(g, "x", MGPU_DOUBLE, rank, dims);
+    return mgpu_graph_input(g, "x", type, rank, dims);
+}
+
+static struct mgpu_value *add(struct mgpu_graph *g, int rank, const int64_t *sizes)
+{
+    return add_typed(g, MGPU_DOUBLE, rank, sizes);
 }
 
 static void check_row(struct mgpu_library *l, const struct row *row)
@@ -122,7 +128,8 @@ static void check_row(struct mgpu_library *l, const struct row *row)
     static double a[MOST], b[MOST], got[MOST], want[MOST];
     struct mgpu_graph *g = mgpu_graph_new();
     struct mgpu_value *in[] = {add(g, row->rank_a, row->a), add(g, row->rank_b, row->b)}, *y;
-    struct mgpu_matmul_attrs attrs = {row->transpose_a, row->transpose_b};
+    struct mgpu_matmul_attrs attrs = {.transpose_a = row->transpose_a,
+                                      .transpose_b = row->transpose_b};
     struct mgpu_library_call *call;
     CHECK_OK(mgpu_graph_node(g, &mgpu_op_matmul, &attrs, 2, in, 1, &y));
     for (int i = 0; i < MOST; i++) {
@@ -146,7 +153,7 @@ static void check_row(struct mgpu_library *l, const struct row *row)
 static void check_refused(void)
 {
     struct mgpu_graph *g = mgpu_graph_new();
-    struct mgpu_matmul_attrs attrs = {false, false};
+    struct mgpu_matmul_attrs attrs = {0};
     struct mgpu_value *y;
     struct mgpu_value *empty[] = {add(g, 2, (int64_t[]){3, 0}), add(g, 2, (int64_t[]){0, 5})};
     CHECK_OK(mgpu_graph_node(g, &mgpu_op_matmul, &attrs, 2, empty, 1, &y));
@@ -155,6 +162,56 @@ static void check_refused(void)
                                  add(g, 4, (int64_t[]){1, 7, 2, 3})};
     CHECK_OK(mgpu_graph_node(g, &mgpu_op_matmul, &attrs, 2, many, 1, &y));
     CHECK(!mgpu_library_accepts(y->producer));
+    mgpu_graph_free(g);
+}
+
+/* ---- Half types that give floats --------------------------------------------------------------
+ */
+
+static struct seen {
+    uint32_t type[3];
+    const void *at[3];
+} seen[2];
+
+static cublasStatus_t look(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
+                           const void *a, cublasLtMatrixLayout_t la, const void *b,
+                           cublasLtMatrixLayout_t lb, const void *beta, const void *c,
+                           cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
+                           const cublasLtMatmulAlgo_t *algo, void *workspace,
+                           size_t workspace_bytes, cudaStream_t stream)
+{
+    const cublasLtMatrixLayout_t layout[] = {lb, la, ld};
+    struct seen *s = &seen[calls++ % 2];
+    size_t size;
+    (void)handle, (void)desc, (void)algo, (void)workspace, (void)workspace_bytes, (void)stream;
+    CHECK(*(const float *)alpha == 1 && *(const float *)beta == 0 && c == d && lc == ld);
+    *s = (struct seen){.at = {b, a, d}};
+    for (int k = 0; k < 3; k++)
+        get.layout(layout[k], CUBLASLT_MATRIX_LAYOUT_TYPE, &s->type[k], sizeof s->type[k], &size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* Two calls, with matrices as far apart as elements of their own type are. */
+static void check_types(struct mgpu_library *l)
+{
+    static char memory[3][1024];
+    struct mgpu_graph *g = mgpu_graph_new();
+    struct mgpu_value *in[] = {add_typed(g, MGPU_BFLOAT16, 4, (int64_t[]){2, 1, 3, 4}),
+                               add_typed(g, MGPU_BFLOAT16, 3, (int64_t[]){5, 4, 2})};
+    struct mgpu_matmul_attrs attrs = {.type = MGPU_FLOAT};
+    struct mgpu_library_call *call;
+    struct mgpu_value *y;
+    CHECK_OK(mgpu_graph_node(g, &mgpu_op_matmul, &attrs, 2, in, 1, &y));
+    CHECK(y->type == MGPU_FLOAT && mgpu_library_accepts(y->producer));
+    l->lt.cublasLtMatmul = look;
+    calls = 0;
+    CHECK_OK(mgpu_library_prepare(&call, l, y->producer));
+    CHECK_OK(mgpu_library_run(call, NULL, (void *[]){memory[0], memory[1], memory[2]}, NULL));
+    CHECK(calls == 2 && seen[1].type[0] == CUDA_R_16BF && seen[1].type[1] == CUDA_R_16BF &&
+          seen[1].type[2] == CUDA_R_32F);
+    CHECK(seen[1].at[0] == memory[0] + 12 * 2 && seen[1].at[1] == memory[1] &&
+          seen[1].at[2] == memory[2] + 30 * 4);
+    mgpu_library_release(call);
     mgpu_graph_free(g);
 }
 
@@ -174,5 +231,6 @@ int main(void)
     l.lt.cublasLtMatmul = multiply;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         check_row(&l, &rows[i]);
+    check_types(&l);
     return test_end();
 }

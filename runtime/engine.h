@@ -15,6 +15,10 @@ struct mgpu_engine;
 struct mgpu_engine_ops {
     const struct mgpu_backend *backend; /* programs are compiled with its kernels */
 
+    /* Where a gradient is not finite and run->not_finite says that this stops nothing, the rank's
+     * updates are left out all the same. */
+    bool holds_updates;
+
     /* Before anything is compiled on the calling thread. */
     int (*enter)(struct mgpu_engine *engine);
 

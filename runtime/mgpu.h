@@ -56,7 +56,7 @@ struct mgpu_options {
     const char *const *loss, *const *metric, *const *group;
     const char *optimizer, *lr_schedule;
     double clip_norm, clip_value, warmup;
-    const char *precision;
+    const char *precision, *loss_scale;
     bool exact, recompute;
     /* devices */
     const char *devices, *strategy;
@@ -102,8 +102,10 @@ struct mgpu_step_result {
     int64_t epoch; /* of this step, from 1 */
     int64_t samples;
     double loss;
-    bool epoch_ends; /* the last step of its epoch */
-    bool skipped;    /* its loss or gradient was not finite: it changed nothing (skip_nonfinite) */
+    bool epoch_ends;   /* the last step of its epoch */
+    bool skipped;      /* its loss or gradient was not finite: it changed nothing (skip_nonfinite;
+                        * in float16, where the scale of the loss was too large) */
+    double loss_scale; /* of this step in float16; else 1 */
 };
 
 /* One update. 1: done; 0: nothing left (epochs or steps are reached); < 0: an error, after which

@@ -106,7 +106,11 @@ const struct mgpu_arg mgpu_train_table[] = {
     DOUBLE("warmup", warmup, 0, 1e15, "STEPS", "raise the learning rate from 0 at first"),
     DOUBLE("clip-norm", clip_norm, 0, 1e300, "X", "scale gradients to at most this norm"),
     DOUBLE("clip-value", clip_value, 0, 1e300, "X", "cut each gradient element to [-X, X]"),
-    TEXT("precision", precision, "TYPE", "f32 (default) or f64"),
+    TEXT("precision", precision, "TYPE",
+         "f32 (default), f64; on a GPU also tf32, bf16, f16 (weights stay float32)"),
+    TEXT("loss-scale", loss_scale, "START[,every=N]",
+         "f16: multiply gradients by this at first (65536), and by 2 more after N good steps "
+         "(2000)"),
     FLAG("exact", exact, "no algorithm with larger rounding (Winograd and the like)"),
     FLAG("recompute", recompute, "compute cheap activations again in backward: less memory"),
     HEADING("Devices"),

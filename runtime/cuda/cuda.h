@@ -3,6 +3,8 @@
 #ifndef MGPU_CUDA_CUDA_H
 #define MGPU_CUDA_CUDA_H
 
+#include <stdbool.h>
+
 /* How many GPUs a program may use here (CUDA_VISIBLE_DEVICES counts). MGPU_EDEVICE when there is
  * none, saying what is missing: CUDA in this build, the driver, its version, a GPU. */
 int mgpu_cuda_count(int *count);
@@ -12,8 +14,9 @@ int mgpu_cuda_count(int *count);
 int mgpu_cuda_check(int index);
 
 /* The engines of the ranks of one GPU, replicas * places of them (engine.h). They are freed one by
- * one; their programs run on all of them at the same time. */
+ * one; their programs run on all of them at the same time. `tf32`: products of floats may be
+ * rounded to TF32. */
 struct mgpu_engine;
-int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, int replicas, int places);
+int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, bool tf32, int replicas, int places);
 
 #endif

@@ -282,6 +282,7 @@ static void free_engine(struct mgpu_engine *engine)
 }
 
 static const struct mgpu_engine_ops ops = {.backend = &mgpu_backend_cuda,
+                                           .holds_updates = true,
                                            .enter = enter,
                                            .allocate = allocate,
                                            .bind = bind,
@@ -309,11 +310,11 @@ static int open_rank(struct mgpu_gpu_ranks *all, int r)
     return 0;
 }
 
-int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, int replicas, int places)
+int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, bool tf32, int replicas, int places)
 {
     struct mgpu_gpu_ranks *all = mgpu_xcalloc(1, sizeof *all);
     mgpu_gpu_backend_begin();
-    int rc = mgpu_gpu_open(&all->gpu, gpu);
+    int rc = mgpu_gpu_open(&all->gpu, gpu, tf32);
     if (rc < 0) {
         free(all);
         return rc;

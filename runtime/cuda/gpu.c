@@ -10,23 +10,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int take_context(struct mgpu_gpu *gpu)
+static int take_context(struct mgpu_gpu *gpu, bool tf32)
 {
+    struct mgpu_library_options options = {.exact = true, .tf32 = tf32};
     GPU_TRY(gpu, cuDeviceGet, (&gpu->device, gpu->index));
     GPU_TRY(gpu, cuDevicePrimaryCtxRetain, (&gpu->context, gpu->device));
     MGPU_TRY(mgpu_gpu_enter(gpu));
     if (gpu->cu.touches)
         return 0;
-    MGPU_TRY(mgpu_library_open(&gpu->library, &(struct mgpu_library_options){.exact = true}));
+    MGPU_TRY(mgpu_library_open(&gpu->library, &options));
     return mgpu_gpu_enter(gpu);
 }
 
-int mgpu_gpu_open(struct mgpu_gpu *gpu, int index)
+int mgpu_gpu_open(struct mgpu_gpu *gpu, int index, bool tf32)
 {
     *gpu = (struct mgpu_gpu){.index = index};
     MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&gpu->cu), "no NVIDIA driver"));
     MGPU_TRY(mgpu_cuda_driver_check(&gpu->cu, index, &gpu->sm));
-    int rc = take_context(gpu);
+    int rc = take_context(gpu, tf32);
     if (rc < 0)
         mgpu_gpu_close(gpu);
     return rc;

@@ -21,8 +21,8 @@ struct mgpu_gpu {
     struct mgpu_library *library; /* NULL where the driver is a test's */
 };
 
-/* The GPU is checked, and its context is the calling thread's. */
-int mgpu_gpu_open(struct mgpu_gpu *gpu, int index);
+/* The GPU is checked, and its context is the calling thread's. `tf32`: as mgpu_library_options. */
+int mgpu_gpu_open(struct mgpu_gpu *gpu, int index, bool tf32);
 void mgpu_gpu_close(struct mgpu_gpu *gpu);
 
 /* Makes its context and its library the calling thread's. */

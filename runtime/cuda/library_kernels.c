@@ -67,11 +67,23 @@ static int64_t sample_elements(const struct mgpu_value *v)
     return n;
 }
 
+/* Images in a type that tensor cores take, whatever stands beside them. */
+static bool for_tensor_cores(const struct mgpu_node *node)
+{
+    for (int i = 0; i < node->inputs + node->outputs; i++) {
+        const struct mgpu_value *v =
+            i < node->inputs ? node->input[i] : node->output[i - node->inputs];
+        if (v && mgpu_is_float(v->type) && v->type != MGPU_DOUBLE &&
+            mgpu_library_tensor_cores(current, v->type))
+            return true;
+    }
+    return false;
+}
+
 bool mgpu_cuda_blocks(const struct mgpu_node *node, int *block, int64_t *hidden)
 {
     *hidden = 0;
-    if (!current || node->inputs == 0 || !node->input[0] ||
-        !mgpu_library_tensor_cores(current, node->input[0]->type))
+    if (!current || node->inputs == 0 || !node->input[0] || !for_tensor_cores(node))
         return false;
     if (!mgpu_library_accepts(node))
         return mgpu_emit_channels_last(node, block);

@@ -17,9 +17,9 @@ int mgpu_cuda_check(int index)
     return mgpu_cuda_count(&count);
 }
 
-int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, int replicas, int places)
+int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, bool tf32, int replicas, int places)
 {
-    (void)out, (void)replicas, (void)places;
+    (void)out, (void)tf32, (void)replicas, (void)places;
     return mgpu_cuda_check(gpu);
 }
 

@@ -7,6 +7,8 @@
 #ifndef MGPU_EXECUTOR_DEVICES_H
 #define MGPU_EXECUTOR_DEVICES_H
 
+#include <stdbool.h>
+
 enum { MGPU_MAX_CORES = 1024 };
 
 struct mgpu_rank_device {
@@ -15,6 +17,7 @@ struct mgpu_rank_device {
     int cores;     /* cores[0..cores) are its own or shared */
     int core[MGPU_MAX_CORES];
     int threads;
+    bool tf32; /* products of floats may be rounded to TF32 (a GPU) */
 };
 
 /* One entry a rank; free with free(). `threads` > 0 sets the threads of every rank;

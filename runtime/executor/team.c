@@ -116,7 +116,7 @@ static int make_engines(struct mgpu_team *team, const struct mgpu_rank_device *d
                              "supported; name one GPU (several times for several ranks)",
                              devices[i].name, devices[0].name);
     if (gpu)
-        MGPU_TRY(mgpu_cuda_engines(engine, devices[0].gpu, replicas, places));
+        MGPU_TRY(mgpu_cuda_engines(engine, devices[0].gpu, devices[0].tf32, replicas, places));
     for (int i = 0; i < team->size; i++)
         team->worker[i].rank.engine = gpu ? engine[i] : mgpu_cpu_engine(team->worker[i].rank.comm);
     return 0;

@@ -11,6 +11,7 @@ struct job {
     struct mgpu_trainer *t;
     const struct mgpu_batch_run *run;
     int pieces;
+    bool skips; /* what is not finite is noted and stops nothing */
     bool not_finite[MGPU_MAX_RANKS];
     double scalars[MGPU_SCALARS];
 };
@@ -91,8 +92,7 @@ static int run_piece(struct job *job, struct mgpu_rank *rank, int piece, bool *c
                                .contributes = t->pieces > 1 || *contributes,
                                .losses = run->mode == MGPU_MODE_PREDICT ? 0 : t->losses,
                                .check_gradients = run->update,
-                               .not_finite =
-                                   t->options.skip_nonfinite ? &job->not_finite[rank->rank] : NULL,
+                               .not_finite = job->skips ? &job->not_finite[rank->rank] : NULL,
                                .scalars = scalars,
                                .times = t->times ? t->times[rank->rank] : p->seconds};
     MGPU_TRY(mgpu_rank_execute(rank, p, &r));
@@ -104,27 +104,58 @@ static int run_piece(struct job *job, struct mgpu_rank *rank, int piece, bool *c
     return run->after ? run->after(t, rank, p, piece_first + first, count, run->context) : 0;
 }
 
-/* What a step changes, put aside in case it comes out not finite, and put back (--skip-nonfinite).
- */
+/* What a step changes, put aside in case it comes out not finite, and put back: --skip-nonfinite,
+ * and float16, whose gradients end a step in the same way on every rank. */
 static const enum mgpu_buffer changed[] = {MGPU_BUFFER_WEIGHTS, MGPU_BUFFER_STATES,
                                            MGPU_BUFFER_FIXED};
+
+struct range {
+    int64_t offset, bytes;
+};
+
+/* What holds the running statistics. */
+static struct range statistics_of(const struct mgpu_store_layout *store)
+{
+    int64_t from = INT64_MAX, to = 0;
+    for (int i = 0; i < store->count; i++) {
+        const struct mgpu_stored *e = &store->entry[i];
+        if (e->role != MGPU_STATISTIC)
+            continue;
+        from = e->offset < from ? e->offset : from;
+        to = e->offset + e->bytes > to ? e->offset + e->bytes : to;
+    }
+    return to ? (struct range){from, to - from} : (struct range){0, 0};
+}
+
+/* Gradients that are not finite are so on all ranks, if all have the same: an engine that holds the
+ * updates then leaves only the statistics. */
+static struct range kept_range(const struct mgpu_trainer *t, const struct mgpu_rank *rank, int i)
+{
+    bool held = rank->engine->ops->holds_updates && !t->options.skip_nonfinite && rank->places == 1;
+    if (held && changed[i] == MGPU_BUFFER_FIXED)
+        return statistics_of(t->store[rank->rank]);
+    return (struct range){0, held ? 0 : mgpu_rank_own(rank, changed[i])};
+}
 
 int mgpu_keep_allocate(struct mgpu_trainer *t)
 {
     for (int r = 0; r < mgpu_team_size(t->team); r++)
         for (int i = 0; i < MGPU_KEPT; i++)
             MGPU_TRY(mgpu_alloc(&t->kept[r][i],
-                                (uint64_t)mgpu_rank_own(mgpu_team_rank(t->team, r), changed[i]),
-                                "a copy of the weights (--skip-nonfinite)"));
+                                (uint64_t)kept_range(t, mgpu_team_rank(t->team, r), i).bytes,
+                                "a copy of the weights, for steps that are not finite"));
     return 0;
 }
 
 static int keep(struct mgpu_trainer *t, struct mgpu_rank *rank)
 {
     for (int i = 0; i < MGPU_KEPT; i++) {
-        int64_t bytes = mgpu_rank_own(rank, changed[i]);
-        MGPU_TRY(mgpu_rank_download(rank, changed[i], 0, bytes));
-        memcpy(t->kept[rank->rank][i], rank->buffer[changed[i]], (size_t)bytes);
+        struct range k = kept_range(t, rank, i);
+        if (!k.bytes)
+            continue;
+        MGPU_TRY(mgpu_rank_download(rank, changed[i], k.offset, k.bytes));
+        memcpy(t->kept[rank->rank][i], (char *)rank->buffer[changed[i]] + k.offset,
+               (size_t)k.bytes);
     }
     return 0;
 }
@@ -133,9 +164,12 @@ static int put_back(struct mgpu_rank *rank, void *context)
 {
     struct mgpu_trainer *t = context;
     for (int i = 0; i < MGPU_KEPT; i++) {
-        int64_t bytes = mgpu_rank_own(rank, changed[i]);
-        memcpy(rank->buffer[changed[i]], t->kept[rank->rank][i], (size_t)bytes);
-        MGPU_TRY(mgpu_rank_upload(rank, changed[i], 0, bytes));
+        struct range k = kept_range(t, rank, i);
+        if (!k.bytes)
+            continue;
+        memcpy((char *)rank->buffer[changed[i]] + k.offset, t->kept[rank->rank][i],
+               (size_t)k.bytes);
+        MGPU_TRY(mgpu_rank_upload(rank, changed[i], k.offset, k.bytes));
     }
     return 0;
 }
@@ -151,7 +185,7 @@ static int run_rank(struct mgpu_rank *rank, void *context)
 {
     struct job *job = context;
     bool contributes = false;
-    if (job->t->options.skip_nonfinite && job->run->update)
+    if (job->skips && job->run->update)
         MGPU_TRY(keep(job->t, rank));
     memset(job->t->result_sums + rank->rank * MGPU_RESULT_SUMS, 0,
            sizeof(double) * MGPU_RESULT_SUMS);
@@ -242,6 +276,8 @@ static void set_scalars(struct mgpu_trainer *t, const struct mgpu_batch_run *run
     scalars[MGPU_SCALAR_STEP] = (double)(t->slots.updates + t->step);
     scalars[MGPU_SCALAR_LR_FACTOR] =
         t->epochs.lr_scale * mgpu_schedule_factor(&t->schedule, t->step);
+    scalars[MGPU_SCALAR_LOSS_SCALE] = t->scaling.scale;
+    scalars[MGPU_SCALAR_UNSCALE] = 1 / t->scaling.scale;
     scalars[MGPU_SCALAR_BATCH] = (double)run->count;
     scalars[MGPU_SCALAR_KEY] = (double)(t->options.seed & ((INT64_C(1) << 52) - 1));
     for (int i = 0; i < t->losses; i++)
@@ -256,11 +292,41 @@ static double result(const struct mgpu_trainer *t, int i)
     return sum;
 }
 
+static bool losses_finite(const struct mgpu_trainer *t)
+{
+    bool finite = true;
+    for (int i = 0; i < t->losses; i++)
+        finite = finite && isfinite(result(t, i));
+    return finite;
+}
+
+/* A step that came out not finite never was. A loss that is not says nothing of its scale: the step
+ * is taken again, to stop where that begins, unless --skip-nonfinite; and so it is where no scale
+ * is left. */
+static int skip(struct mgpu_trainer *t, struct job *job)
+{
+    if (mgpu_team_run(t->team, put_back, t) < 0)
+        return MGPU_EINTERNAL;
+    bool scales = t->scaling.on && losses_finite(t);
+    if (scales && mgpu_scale_down(t))
+        return MGPU_SKIPPED;
+    if (t->options.skip_nonfinite)
+        return MGPU_SKIPPED;
+    job->skips = false;
+    int rc = mgpu_prefix(mgpu_team_run(t->team, run_rank, job),
+                         "in float16%s (bfloat16 ends where float32 does: --precision bf16)",
+                         scales ? ", whatever the loss is scaled by" : ", which ends at 65504");
+    return rc == MGPU_EINVALID ? blame_sample(t, job->run) : rc;
+}
+
 int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, double *losses,
                    double *counts, struct mgpu_totals *totals)
 {
-    bool predicts = run->mode == MGPU_MODE_PREDICT;
-    struct job job = {.t = t, .run = run, .pieces = run->mode == MGPU_MODE_TRAIN ? t->pieces : 1};
+    bool predicts = run->mode == MGPU_MODE_PREDICT, failed = false;
+    struct job job = {.t = t,
+                      .run = run,
+                      .pieces = run->mode == MGPU_MODE_TRAIN ? t->pieces : 1,
+                      .skips = t->options.skip_nonfinite || (t->scaling.on && run->update)};
     if (job.pieces > run->count) /* a short batch: no piece is empty */
         job.pieces = run->count > 0 ? (int)run->count : 1;
     if (!predicts)
@@ -271,8 +337,12 @@ int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, dou
     for (int i = 0; i < t->losses && !predicts; i++)
         losses[i] = result(t, i);
     for (int r = 0; r < mgpu_team_size(t->team) && run->update; r++)
-        if (job.not_finite[r])
-            return mgpu_team_run(t->team, put_back, t) < 0 ? MGPU_EINTERNAL : MGPU_SKIPPED;
+        failed = failed || job.not_finite[r];
+    rc = failed ? skip(t, &job) : 0;
+    if (rc != 0)
+        return rc;
+    if (t->scaling.on && run->update)
+        mgpu_scale_up(t);
     mgpu_state_advance(t, run->mode, run->count);
     for (int i = 0; i < t->losses && !predicts; i++) {
         totals->loss[i] += t->loss[i].sum ? losses[i] : losses[i] * counts[i];

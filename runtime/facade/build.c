@@ -1,5 +1,6 @@
 /* Graphs of each mode, and the programs that a run needs. */
 #include "runtime/base/status.h"
+#include "runtime/compile/half.h"
 #include "runtime/compile/rewrite.h"
 #include "runtime/facade/facade.h"
 #include "runtime/graph/alike.h"
@@ -100,6 +101,12 @@ static int fill_graph(struct mgpu_graph *g, struct mgpu_trainer *t, enum mgpu_mo
     if (!total)
         return mgpu_fail(MGPU_EUSAGE, "nothing to train on: give --loss");
     set_origin(g, MGPU_FORWARD, "", "");
+    if (t->scaling.on)
+        total = mgpu_mul(
+            g, total,
+            mgpu_cast(g, mgpu_graph_scalar(g, MGPU_SCALAR_LOSS_SCALE, "loss scale"), total->type));
+    if (!total)
+        return mgpu_build_error();
     MGPU_TRY(mgpu_gradient(g, total, false));
     if (plan)
         MGPU_TRY(mgpu_rewrite_backward(g, plan));
@@ -181,6 +188,14 @@ struct mgpu_program *mgpu_find_program(const struct mgpu_trainer *t, enum mgpu_m
     return NULL;
 }
 
+/* As it is computed: in the types of --precision. */
+static int build_typed(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_mode mode,
+                       int64_t batch)
+{
+    MGPU_TRY(mgpu_build_graph(out, t, mode, batch, t->plan));
+    return t->half ? mgpu_prefix(mgpu_use_half(*out, t->half), "%s", t->path) : 0;
+}
+
 /* The graphs that wait to be compiled, one a rank. */
 struct job {
     struct mgpu_trainer *t;
@@ -222,7 +237,7 @@ static int compile_batch(struct mgpu_trainer *t, enum mgpu_mode mode, int64_t ba
     for (int r = 0; r < ranks && rc == 0; r++) {
         if (!needs[r])
             continue;
-        rc = mgpu_build_graph(&job.graph[r], t, mode, batch, t->plan);
+        rc = build_typed(&job.graph[r], t, mode, batch);
         if (rc == 0)
             rc = mgpu_prefix(mgpu_plan_apply(job.graph[r], t->plan, r, pieces, &job.applied[r]),
                              "%s", t->path);
@@ -345,7 +360,7 @@ static int check_whole(struct mgpu_trainer *t, enum mgpu_mode mode)
     struct mgpu_applied applied;
     if (t->plan->replicas == 1 && t->pieces == 1)
         return 0;
-    MGPU_TRY(mgpu_build_graph(&g, t, mode, t->batch > 1 ? t->batch : 2, t->plan));
+    MGPU_TRY(build_typed(&g, t, mode, t->batch > 1 ? t->batch : 2));
     int rc = mgpu_prefix(
         mgpu_plan_apply(g, t->plan, 0, mode == MGPU_MODE_TRAIN ? t->pieces : 1, &applied), "%s",
         t->path);
@@ -366,7 +381,7 @@ int mgpu_build_programs(struct mgpu_trainer *t, unsigned modes)
     bool share = may_share(t);
     for (int r = 0; r < ranks; r++)
         MGPU_TRY(allocate_rank(t, r, share));
-    if (t->options.skip_nonfinite && modes & 1u << MGPU_MODE_TRAIN)
+    if ((t->options.skip_nonfinite || t->scaling.on) && modes & 1u << MGPU_MODE_TRAIN)
         MGPU_TRY(mgpu_keep_allocate(t));
     if (t->options.profile)
         mgpu_profile_begin(t);

@@ -102,6 +102,13 @@ struct mgpu_carried { /* one --state */
     void *next;                  /* what the batch that runs makes of them */
 };
 
+/* Gradients in float16 are multiplied by `scale`, so that small ones are not lost. */
+struct mgpu_loss_scale {
+    bool on;
+    double scale, used;  /* of the next step and of the last one */
+    int64_t good, every; /* finite steps since it changed; it doubles after so many */
+};
+
 struct mgpu_trainer {
     struct mgpu_arena *arena;
     struct mgpu_options options;
@@ -113,6 +120,9 @@ struct mgpu_trainer {
     struct mgpu_weights *weights;
     struct mgpu_lower_options lower; /* without mode and batch */
     enum mgpu_norm_mode norm;
+    enum mgpu_dtype half; /* values are kept in it where that pays (half.h); 0: nowhere */
+    bool tf32;
+    struct mgpu_loss_scale scaling;
     const char *fresh[3]; /* --classes: initializers of the new head; NULL at the end */
 
     struct mgpu_rank_device *devices;
@@ -172,6 +182,18 @@ int mgpu_settle_optimizer(struct mgpu_trainer *t);
 int mgpu_settle_total(struct mgpu_trainer *t); /* total_steps, schedule: from where it stands */
 int64_t mgpu_steps_per_epoch(const struct mgpu_trainer *t);
 int mgpu_text_count(const char *const *list);
+/* One of the words (NULL ends them), or MGPU_EUSAGE with all of them. */
+int mgpu_settle_word(int *out, const char *option, const char *text, const char *const *words);
+
+/* ---- precision.c: --precision and --loss-scale ---- */
+int mgpu_settle_precision(struct mgpu_trainer *t);
+/* Whether the first `ranks` devices have kernels for it; tells them. */
+int mgpu_settle_precision_devices(struct mgpu_trainer *t, int ranks);
+/* The scale after a step whose gradients were finite, or were not; false: no scale was left. */
+void mgpu_scale_up(struct mgpu_trainer *t);
+bool mgpu_scale_down(struct mgpu_trainer *t);
+struct mgpu_record;
+int mgpu_scale_record(struct mgpu_trainer *t, struct mgpu_record *r);
 
 /* ---- init.c ---- */
 int mgpu_init_weights(struct mgpu_trainer *t);

@@ -204,6 +204,7 @@ int mgpu_settle_plan(struct mgpu_trainer *t)
     MGPU_TRY(choose(t, &ranks));
     if (t->options.recompute)
         add_recompute(t->plan);
+    MGPU_TRY(mgpu_settle_precision_devices(t, mgpu_plan_ranks(t->plan)));
     MGPU_TRY(mgpu_team_new(&t->team, t->devices, t->plan->replicas, t->plan->places));
     t->result_sums = mgpu_xcalloc((size_t)ranks * MGPU_RESULT_SUMS, sizeof *t->result_sums);
     return 0;

@@ -40,9 +40,12 @@ static int record_settings(struct mgpu_trainer *t, struct mgpu_record *r)
         {"batch-norm", o->batch_norm ? o->batch_norm : ""},
         {"accumulate", text_of(r->arena, t->pieces)},
         {"sample-weight", o->sample_weight ? o->sample_weight : ""},
+        {"precision", o->precision ? o->precision : "f32"},
     };
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         const char *text = settings[i].text;
+        if (r->restores && !mgpu_record_has(r, settings[i].option))
+            continue; /* a setting that there was not yet */
         MGPU_TRY(mgpu_record_text(r, settings[i].option, &text));
         if (strcmp(text, settings[i].text) != 0)
             mgpu_note("--%s is '%s' now; in the run before it was '%s'", settings[i].option,
@@ -161,6 +164,7 @@ static int record_run(struct mgpu_trainer *t, struct mgpu_record *r)
     MGPU_TRY(record_start(t, r));
     MGPU_TRY(record_optimizer(t, r));
     MGPU_TRY(record_position(t, r));
+    MGPU_TRY(mgpu_scale_record(t, r));
     if (r->restores) /* with another batch, the epochs before had other steps */
         MGPU_TRY(mgpu_settle_total(t));
     MGPU_TRY(record_settings(t, r));

@@ -19,8 +19,7 @@ static struct mgpu_texts texts(const char *const *list)
     return (struct mgpu_texts){.items = list, .count = mgpu_text_count(list)};
 }
 
-/* One of the words, or MGPU_EUSAGE with all of them. */
-static int word(int *out, const char *option, const char *text, const char *const *words)
+int mgpu_settle_word(int *out, const char *option, const char *text, const char *const *words)
 {
     int n = mgpu_text_count(words);
     for (*out = 0; *out < n; ++*out)
@@ -112,21 +111,18 @@ static int settle_words(struct mgpu_trainer *t)
 {
     static const char *const norms[] = {"train", "frozen", "sync", NULL};
     static const char *const variances[] = {"unbiased", "population", NULL};
-    static const char *const precisions[] = {"f32", "f64", NULL};
     const struct mgpu_options *o = &t->options;
     int k;
     t->lower.norm = MGPU_NORM_DEFAULT;
     if (o->batch_norm) {
-        MGPU_TRY(word(&k, "--batch-norm", o->batch_norm, norms));
+        MGPU_TRY(mgpu_settle_word(&k, "--batch-norm", o->batch_norm, norms));
         t->lower.norm = (enum mgpu_norm_mode)(MGPU_NORM_TRAIN + k);
     }
     if (o->bn_variance) {
-        MGPU_TRY(word(&k, "--bn-variance", o->bn_variance, variances));
+        MGPU_TRY(mgpu_settle_word(&k, "--bn-variance", o->bn_variance, variances));
         t->lower.variance = k ? MGPU_VARIANCE_POPULATION : MGPU_VARIANCE_UNBIASED;
     }
-    MGPU_TRY(word(&k, "--precision", o->precision ? o->precision : "f32", precisions));
-    t->lower.float_type = k ? MGPU_DOUBLE : MGPU_FLOAT;
-    return 0;
+    return mgpu_settle_precision(t);
 }
 
 /* A=B pairs. Names may hold '=', so every place is tried until both are initializers. */

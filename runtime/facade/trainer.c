@@ -19,6 +19,7 @@ int mgpu_settle_optimizer(struct mgpu_trainer *t)
     for (int i = 0; i < n; i++)
         names[i] = t->weights->weight[i].name;
     MGPU_TRY(mgpu_optimizer_parse(&t->optimizer, o->optimizer, o->clip_norm, o->clip_value));
+    t->optimizer.scaled = t->scaling.on;
     for (int i = 0; i < groups; i++)
         MGPU_TRY(mgpu_optimizer_group(&t->optimizer, o->group[i], names, n, t->arena));
     return 0;
@@ -203,8 +204,13 @@ int mgpu_step(struct mgpu_trainer *t, struct mgpu_step_result *result)
     int rc = mgpu_prefix(mgpu_run_batch(t, &run, losses, counts, &t->totals), "step %lld",
                          (long long)t->step + 1);
     MGPU_TRY(rc);
-    *result = (struct mgpu_step_result){
-        .step = ++t->step, .epoch = t->epoch + 1, .samples = n, .skipped = rc == MGPU_SKIPPED};
+    if (rc == MGPU_SKIPPED)
+        t->slots.updates--; /* the optimizer counts what it did */
+    *result = (struct mgpu_step_result){.step = ++t->step,
+                                        .epoch = t->epoch + 1,
+                                        .samples = n,
+                                        .skipped = rc == MGPU_SKIPPED,
+                                        .loss_scale = t->scaling.used};
     for (int i = 0; i < t->losses; i++)
         result->loss += losses[i];
     mgpu_history_add(&t->history, result->loss);

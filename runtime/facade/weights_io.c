@@ -233,7 +233,10 @@ int mgpu_gradient_read(struct mgpu_trainer *t, const char *name, double *to, int
         return mgpu_fail(MGPU_EINVALID, "%s: '%s' is not trained: it has no gradient", t->path,
                          name);
     p.buffer = MGPU_BUFFER_GRADIENTS;
-    return read_place(t, &p, to, count);
+    int rc = read_place(t, &p, to, count);
+    for (int64_t i = 0; i < count && rc == 0; i++)
+        to[i] /= t->scaling.used;
+    return rc;
 }
 
 int mgpu_weight_write(struct mgpu_trainer *t, const char *name, const double *from, int64_t count)

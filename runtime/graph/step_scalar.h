@@ -14,7 +14,9 @@ enum mgpu_step_scalar {
     MGPU_SCALAR_RANK_SHARE,  /* this rank's samples of the piece / PIECE */
     MGPU_SCALAR_KEY,         /* random key of the run (below 2^53) */
     MGPU_SCALAR_SAMPLE_BASE, /* place in the whole batch of this rank's first sample of the piece */
-    MGPU_SCALAR_LOSS,        /* 1 / (what loss i counts over the whole batch); one field a loss */
+    MGPU_SCALAR_LOSS_SCALE, /* what gradients are multiplied by (float16), a power of two; else 1 */
+    MGPU_SCALAR_UNSCALE,    /* 1 / LOSS_SCALE */
+    MGPU_SCALAR_LOSS,       /* 1 / (what loss i counts over the whole batch); one field a loss */
     MGPU_MAX_LOSSES = 16,
     MGPU_SCALARS = MGPU_SCALAR_LOSS + MGPU_MAX_LOSSES
 };

@@ -16,6 +16,7 @@ struct mgpu_optimizer {
     int groups;
     struct mgpu_group *group;
     double clip_norm; /* 0: none */
+    bool scaled;      /* gradients come multiplied by MGPU_SCALAR_LOSS_SCALE */
 };
 
 /* KIND[,name=value...]; unknown kinds and options are MGPU_EUSAGE with the nearest name; an option
@@ -36,8 +37,9 @@ struct mgpu_state_start {
 
 /* Appends update nodes (role MGPU_UPDATE) for every MGPU_WEIGHT with a gradient: sets its ->next,
  * and adds state parameters (role MGPU_STATE, called "weight:state") with theirs. With clip_norm,
- * one global_norm over all gradients and coefficient min(1, clip_norm / (norm + 1e-6)). The list of
- * starts goes to the graph's arena. A group that matches nothing is an error. */
+ * one global_norm over all gradients and coefficient min(1, clip_norm / (norm + 1e-6)); of scaled
+ * gradients the coefficient takes the scale off as well. The list of starts goes to the graph's
+ * arena. A group that matches nothing is an error. */
 int mgpu_optimizer_build(struct mgpu_graph *g, struct mgpu_optimizer *optimizer,
                          struct mgpu_state_start **starts, int *count);
 

@@ -38,8 +38,7 @@ static int check_groups(const struct mgpu_optimizer *optimizer)
     return 0;
 }
 
-/* min(1, clip_norm / (norm of all gradients + 1e-6)) (torch.nn.utils.clip_grad_norm_). */
-static struct mgpu_value *clip_coefficient(struct mgpu_graph *g, double clip_norm)
+static struct mgpu_value *gradient_norm(struct mgpu_graph *g)
 {
     struct mgpu_value **gradients =
         MGPU_NEW_ARRAY(g->arena, struct mgpu_value *, g->parameter_count);
@@ -47,10 +46,25 @@ static struct mgpu_value *clip_coefficient(struct mgpu_graph *g, double clip_nor
     for (int i = 0; i < g->parameter_count; i++)
         if (is_trained(&g->parameters[i]))
             gradients[count++] = g->parameters[i].gradient;
-    struct mgpu_value *norm = mgpu_build1(g, &mgpu_op_global_norm, NULL, count, gradients);
-    struct mgpu_value *limit = mgpu_const_double(g, MGPU_DOUBLE, clip_norm);
+    return mgpu_build1(g, &mgpu_op_global_norm, NULL, count, gradients);
+}
+
+/* min(1, clip_norm / (norm of all gradients + 1e-6)) (torch.nn.utils.clip_grad_norm_), over what
+ * they are scaled by. */
+static struct mgpu_value *coefficient_of(struct mgpu_graph *g, const struct mgpu_optimizer *o)
+{
+    struct mgpu_value *one = mgpu_const_double(g, MGPU_DOUBLE, 1), *unscale = NULL;
+    if (o->scaled)
+        unscale = mgpu_graph_scalar(g, MGPU_SCALAR_UNSCALE, "1 / scale of the loss");
+    if (o->clip_norm <= 0)
+        return unscale;
+    struct mgpu_value *norm = gradient_norm(g);
+    if (unscale)
+        norm = mgpu_mul(g, norm, unscale);
+    struct mgpu_value *limit = mgpu_const_double(g, MGPU_DOUBLE, o->clip_norm);
     struct mgpu_value *ratio = mgpu_div(g, limit, mgpu_affine(g, norm, 1, 1e-6));
-    return mgpu_binary(g, MGPU_X_MIN, ratio, mgpu_const_double(g, MGPU_DOUBLE, 1));
+    struct mgpu_value *clip = mgpu_binary(g, MGPU_X_MIN, ratio, one);
+    return unscale ? mgpu_mul(g, clip, unscale) : clip;
 }
 
 static struct mgpu_value *add_state(struct mgpu_graph *g, const struct mgpu_value *weight,
@@ -88,8 +102,8 @@ static int build(struct mgpu_graph *g, struct mgpu_optimizer *optimizer,
     struct mgpu_value *coefficient = NULL;
     for (int i = 0; i < weights; i++)
         trained += is_trained(&g->parameters[i]);
-    if (optimizer->clip_norm > 0 && trained) {
-        coefficient = clip_coefficient(g, optimizer->clip_norm);
+    if ((optimizer->clip_norm > 0 || optimizer->scaled) && trained) {
+        coefficient = coefficient_of(g, optimizer);
         if (!coefficient)
             return mgpu_build_error();
     }

@@ -10,6 +10,7 @@ void mgpu_run_init(struct mgpu_run *run, const struct mgpu_graph *graph,
 {
     *run = (struct mgpu_run){.graph = graph, .backend = backend};
     run->scalar[MGPU_SCALAR_LR_FACTOR] = 1;
+    run->scalar[MGPU_SCALAR_LOSS_SCALE] = run->scalar[MGPU_SCALAR_UNSCALE] = 1;
     run->scalar[MGPU_SCALAR_BATCH] = (double)graph->batch;
     run->scalar[MGPU_SCALAR_PIECE] = (double)graph->batch;
     run->scalar[MGPU_SCALAR_PIECE_SHARE] = 1;

@@ -112,8 +112,8 @@ static void test_dropout_rules(void)
 static void test_words(void)
 {
     struct mgpu_options o = plain();
-    o.precision = "f16";
-    refused(three, &o, "--precision: unknown value 'f16' (known: f32, f64)");
+    o.precision = "f8";
+    refused(three, &o, "--precision: unknown value 'f8' (known: f32, f64, tf32, bf16, f16)");
     o = plain();
     o.devices = "cpu:3-1";
     refused(three, &o, "counts down");

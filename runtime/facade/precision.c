@@ -1,0 +1,110 @@
+/* --precision, and the scale of the loss in float16. */
+#include "runtime/base/option_text.h"
+#include "runtime/base/record.h"
+#include "runtime/base/status.h"
+#include "runtime/facade/facade.h"
+
+#include <string.h>
+
+static const double LEAST = 0x1p-24, MOST = 0x1p24;
+
+/* ---- Options --------------------------------------------------------------------------------- */
+
+/* START[,every=N] */
+static int parse_scale(struct mgpu_trainer *t, const char *text)
+{
+    struct mgpu_item *item;
+    int count;
+    mgpu_items_cut(&item, &count, text, NULL, 0, t->arena);
+    for (int i = 0; i < count; i++)
+        if (i == 0 && !item[i].value)
+            MGPU_TRY(
+                mgpu_prefix(mgpu_text_double(&t->scaling.scale, "START", item[i].name, LEAST, MOST),
+                            "--loss-scale"));
+        else if (!strcmp(item[i].name, "every") && item[i].value)
+            MGPU_TRY(mgpu_prefix(
+                mgpu_text_int(&t->scaling.every, "every", item[i].value, 1, INT64_C(1) << 52),
+                "--loss-scale"));
+        else
+            return mgpu_fail(MGPU_EUSAGE, "--loss-scale: '%s' is not START[,every=N]", text);
+    return 0;
+}
+
+int mgpu_settle_precision(struct mgpu_trainer *t)
+{
+    enum { F32, F64, TF32, BF16, F16 };
+    static const char *const words[] = {"f32", "f64", "tf32", "bf16", "f16", NULL};
+    const struct mgpu_options *o = &t->options;
+    int k;
+    MGPU_TRY(mgpu_settle_word(&k, "--precision", o->precision ? o->precision : "f32", words));
+    t->lower.float_type = k == F64 ? MGPU_DOUBLE : MGPU_FLOAT;
+    t->tf32 = k == TF32;
+    t->half = k == BF16 ? MGPU_BFLOAT16 : k == F16 ? MGPU_FLOAT16 : MGPU_UNDEFINED;
+    t->scaling =
+        (struct mgpu_loss_scale){.on = k == F16, .scale = k == F16 ? 65536 : 1, .every = 2000};
+    if (o->loss_scale && k != F16)
+        return mgpu_fail(MGPU_EUSAGE, "--loss-scale: only float16 needs one (--precision f16)");
+    MGPU_TRY(o->loss_scale ? parse_scale(t, o->loss_scale) : 0);
+    t->scaling.used = t->scaling.scale;
+    return 0;
+}
+
+int mgpu_settle_precision_devices(struct mgpu_trainer *t, int ranks)
+{
+    for (int i = 0; i < ranks; i++) {
+        struct mgpu_rank_device *d = &t->devices[i];
+        d->tf32 = t->tf32;
+        if (d->gpu >= 0)
+            continue;
+        if (t->half)
+            return mgpu_fail(MGPU_EUNSUPPORTED,
+                             "--precision %s: the kernels of %s compute in float32 and float64; "
+                             "use a GPU (--devices cuda:0), or leave --precision out",
+                             t->options.precision, d->name);
+        if (t->tf32 && i == 0)
+            mgpu_note("--precision tf32: only a GPU has TF32; %s computes in float32", d->name);
+    }
+    return 0;
+}
+
+/* ---- The scale ------------------------------------------------------------------------------- */
+
+static void change(struct mgpu_trainer *t, double to)
+{
+    t->scaling.scale = to;
+    t->scaling.good = 0;
+}
+
+void mgpu_scale_up(struct mgpu_trainer *t)
+{
+    struct mgpu_loss_scale *s = &t->scaling;
+    s->used = s->scale;
+    if (++s->good >= s->every && s->scale * 2 <= MOST)
+        change(t, s->scale * 2);
+}
+
+bool mgpu_scale_down(struct mgpu_trainer *t)
+{
+    struct mgpu_loss_scale *s = &t->scaling;
+    s->used = s->scale;
+    if (s->scale / 2 < LEAST)
+        return false;
+    change(t, s->scale / 2);
+    mgpu_note("step %lld changes nothing: float16 does not hold its gradients times %g; from now "
+              "on they are times %g",
+              (long long)t->step + 1, s->used, s->scale);
+    return true;
+}
+
+/* Of a run in float16, into one. */
+int mgpu_scale_record(struct mgpu_trainer *t, struct mgpu_record *r)
+{
+    if (!t->scaling.on || (r->restores && !mgpu_record_has(r, "loss_scale")))
+        return 0;
+    MGPU_TRY(mgpu_record_real(r, "loss_scale", &t->scaling.scale));
+    MGPU_TRY(mgpu_record_int(r, "loss_scale.good", &t->scaling.good));
+    t->scaling.used = t->scaling.scale;
+    if (t->scaling.scale >= LEAST && t->scaling.scale <= MOST && t->scaling.good >= 0)
+        return 0;
+    return mgpu_fail(MGPU_EINVALID, "loss_scale %g: there is no such scale", t->scaling.scale);
+}

@@ -1,0 +1,58 @@
+/* Cases in half types on a GPU that there is not (double.h): their answers are those of floats
+ * within what the type rounds (case_run.c), on one rank and on two.
+ *
+ *     build/test_cuda_half [CASE]... */
+#include "tests/cuda/double.h"
+#include "tests/golden/case_run.h"
+#include "tests/golden/case_suite.h"
+#include "tests/test.h"
+
+static const char *const cases[] = {"torch-mlp-ts",
+                                    "torch-fmnist-cnn-dy",
+                                    "torch-gru-tagger",
+                                    "torch-unet",
+                                    "torch-tied-ts",
+                                    "torch-siamese",
+                                    "torch-multi-head-outputs",
+                                    "torch-loss-mix",
+                                    "torch-embedding-bag",
+                                    "keras-fashion-mnist-cnn",
+                                    "torch-half",
+                                    NULL};
+
+static void check_case(const char *name, const char *precision, int ranks)
+{
+    char folder[300];
+    struct mgpu_case_result r;
+    snprintf(folder, sizeof folder, "tests/cases/%s", name);
+    struct mgpu_case_request request = {.folder = folder,
+                                        .devices = ranks > 1 ? "cuda:0,cuda:0" : "cuda:0",
+                                        .ranks = ranks,
+                                        .precision = precision,
+                                        .forward = true};
+    mgpu_case_run(&r, &request);
+    mgpu_case_print(stdout, &request, &r);
+    CHECK_(r.outcome == MGPU_CASE_PASSED, "%s in %s on %d: %s", name, precision, ranks, r.why);
+    CHECK_(!double_complaints(), "%s in %s: %s", name, precision, double_complaint());
+    double_forget();
+    mgpu_case_result_free(&r);
+}
+
+int main(int count, char **words)
+{
+    if (!double_possible()) {
+        fprintf(stderr, "skipped: no C compiler, or the thread sanitizer\n");
+        return 77;
+    }
+    double_begin(1, INT64_C(1) << 30);
+    const char *const *name = count > 1 ? (const char *const *)words + 1 : cases;
+    check_case("torch-mlp-ts", "tf32", 2);
+    for (int i = 0; name[i]; i++) {
+        check_case(name[i], i % 2 ? "bf16" : "f16", 1 + i / 2 % 2);
+        if (!mgpu_case_quick() || count > 1)
+            check_case(name[i], i % 2 ? "f16" : "bf16", 2 - i / 2 % 2);
+    }
+    double_end();
+    CHECK_(!double_complaints(), "%s", double_complaint());
+    return test_end();
+}

@@ -1,0 +1,224 @@
+/* Training in float16 scales the loss: what overflows is not done and halves the scale, good steps
+ * double it, nothing else depends on it. On a GPU that there is not (double.h). */
+#include "tests/cuda/double.h"
+#include "tests/support/tiny.h"
+#include "tests/test.h"
+
+#include <unistd.h>
+
+enum { SAMPLES = 12, MOST = 32 };
+
+static const char *const layers = "input x float N 4\n"
+                                  "init w float 4 6 = normal 0.5\n"
+                                  "init b float 6 = .1 .2 .3 -.1 -.2 -.3\n"
+                                  "init v float 6 2 = normal 0.5\n"
+                                  "h = MatMul(x, w)\na = Add(h, b)\nr = Tanh(a)\n"
+                                  "y = MatMul(r, v)\noutput y float N 2\n";
+static const struct tiny_weight weights[] = {{"w", 24}, {"b", 6}, {"v", 12}};
+enum { WEIGHTS = sizeof weights / sizeof *weights };
+
+static const char *model;
+
+/* The whole data are one batch, so that every step sees the same. */
+static struct mgpu_options options(const char *devices, const char *scale, int steps)
+{
+    static const char *const *data;
+    struct mgpu_options o = MGPU_OPTIONS;
+    if (!data)
+        data = tiny_list(tiny_noise("x", 3, 2, (int64_t[]){SAMPLES, 4}),
+                         tiny_noise("label", 5, 2, (int64_t[]){SAMPLES, 2}), NULL);
+    o.data = data;
+    o.loss = tiny_list("mse", NULL);
+    o.optimizer = "adam,lr=0.01";
+    o.batch = SAMPLES;
+    o.steps = steps;
+    o.shuffle = false;
+    o.devices = devices;
+    o.strategy = "data";
+    o.precision = "f16";
+    o.loss_scale = scale;
+    return o;
+}
+
+/* The scale of each step; how many changed nothing. */
+static int scales(const struct mgpu_options *o, double scale[MOST])
+{
+    struct mgpu_trainer *t;
+    struct mgpu_step_result s;
+    int skipped = 0, rc = mgpu_trainer_new(&t, model, o);
+    CHECK_OK(rc);
+    while (t && (rc = mgpu_step(t, &s)) > 0) {
+        scale[s.step - 1] = s.loss_scale;
+        skipped += s.skipped;
+    }
+    CHECK_OK(rc);
+    mgpu_trainer_free(t);
+    return skipped;
+}
+
+/* ---- Up and down ----------------------------------------------------------------------------- */
+
+static void test_grows(void)
+{
+    struct mgpu_options o = options("cuda:0", "256,every=3", 7);
+    const double want[] = {256, 256, 256, 512, 512, 512, 1024};
+    double scale[MOST];
+    CHECK(scales(&o, scale) == 0);
+    CHECK(!memcmp(scale, want, sizeof want));
+    o.loss_scale = "8388608,every=1"; /* to the most that there is, and from there down */
+    o.steps = 4;
+    CHECK(scales(&o, scale) > 0 && scale[0] == 0x1p23 && scale[1] == 0x1p22);
+}
+
+/* The steps that overflowed never were: the rest is that of a run that begins at the right scale,
+ * bit by bit, the optimizer's count of steps too. */
+static void test_halves(const char *devices)
+{
+    struct mgpu_options o = options(devices, "16777216", MOST);
+    struct tiny_result from_above, right;
+    double scale[MOST];
+    char text[32];
+    int skipped = scales(&o, scale);
+    CHECK_(skipped > 2 && skipped < 20, "%d skipped", skipped);
+    for (int i = 1; i < MOST; i++)
+        CHECK(scale[i] == (i <= skipped ? scale[i - 1] / 2 : scale[i - 1]));
+    o.steps = skipped + 5;
+    tiny_train(&from_above, model, &o, weights, WEIGHTS);
+    snprintf(text, sizeof text, "%.0f", scale[skipped]);
+    o = options(devices, text, 5);
+    tiny_train(&right, model, &o, weights, WEIGHTS);
+    CHECK_(from_above.rc >= 0 && right.rc >= 0, "%s %s", from_above.error, right.error);
+    CHECK(!memcmp(from_above.weight, right.weight, sizeof(double) * (size_t)right.weights));
+    CHECK(!memcmp(from_above.loss + skipped, right.loss, sizeof(double) * 5));
+}
+
+/* Clipping sees gradients without their scale. */
+static void test_clip(void)
+{
+    struct mgpu_options o = options("cuda:0", "8", 6);
+    struct tiny_result low, high, f32;
+    o.clip_norm = 0.1;
+    tiny_train(&low, model, &o, weights, WEIGHTS);
+    o.loss_scale = "4096";
+    tiny_train(&high, model, &o, weights, WEIGHTS);
+    o.loss_scale = o.precision = NULL;
+    tiny_train(&f32, model, &o, weights, WEIGHTS);
+    CHECK_(low.rc >= 0 && f32.rc >= 0, "%s %s", low.error, f32.error);
+    CHECK(tiny_difference(&high, &low) < 2e-3 && tiny_difference(&low, &f32) < 2e-3);
+    for (int i = 0; i < f32.weights; i++)
+        CHECK_(fabs(high.gradient[i] - f32.gradient[i]) < 5e-3, "gradient %g, not %g",
+               high.gradient[i], f32.gradient[i]);
+}
+
+static void test_ranks(void)
+{
+    struct tiny_result one, two;
+    struct mgpu_options o = options("cuda:0", "1024", 20);
+    tiny_train(&one, model, &o, weights, WEIGHTS);
+    o.devices = "cuda:0,cuda:0";
+    tiny_train(&two, model, &o, weights, WEIGHTS);
+    CHECK_(tiny_difference(&two, &one) < 2e-3, "two ranks are off by %g",
+           tiny_difference(&two, &one));
+}
+
+/* ---- Resume ---------------------------------------------------------------------------------- */
+
+static void go(const struct mgpu_options *o, double *loss, double *scale, const char *to)
+{
+    struct mgpu_trainer *t;
+    struct mgpu_step_result s;
+    CHECK_OK(mgpu_trainer_new(&t, model, o));
+    while (t && mgpu_step(t, &s) > 0) {
+        loss[s.step - 1] = s.loss;
+        scale[s.step - 1] = s.loss_scale;
+    }
+    if (t)
+        CHECK_OK(mgpu_save_checkpoint(t, to));
+    mgpu_trainer_free(t);
+}
+
+/* From within steps that overflow, and from between two doublings. */
+static void test_resume(void)
+{
+    double loss[2][MOST], scale[2][MOST];
+    for (int stop = 3; stop <= 18; stop += 5) {
+        struct mgpu_options o = options("cuda:0", "16777216,every=4", 20);
+        go(&o, loss[0], scale[0], tiny_path("whole.h5"));
+        o.steps = stop;
+        go(&o, loss[1], scale[1], tiny_path("part.h5"));
+        o.steps = 20;
+        o.loss_scale = "1,every=4";
+        o.resume = tiny_path("part.h5");
+        go(&o, loss[1], scale[1], tiny_path("rest.h5"));
+        CHECK(!memcmp(loss[0], loss[1], 20 * sizeof(double)));
+        CHECK(!memcmp(scale[0], scale[1], 20 * sizeof(double)));
+    }
+}
+
+/* ---- What is said ---------------------------------------------------------------------------- */
+
+static void fails(const char *path, const struct mgpu_options *o, const char *text)
+{
+    struct tiny_result r;
+    tiny_train(&r, path, o, NULL, 0);
+    CHECK_(r.rc < 0 && strstr(r.error, text), "'%s', not '%s'", r.error, text);
+}
+
+static void test_messages(void)
+{
+    struct mgpu_options o = options("cuda:0", NULL, 4);
+    fails(tiny_model("input x float N 4\ninit w float 4 2 = 60000 50000 40000 60000 50000 60000 "
+                     "60000 40000\nh = MatMul(x, w)\ny = MatMul(h, v)\n"
+                     "init v float 2 2 = 1e3 2e3 3e3 4e3\noutput y float N 2\n"),
+          &o,
+          "in float16, which ends at 65504 (bfloat16 ends where float32 does: --precision bf16)");
+    o.loss_scale = "1.2e-7"; /* one step down, and no further */
+    fails(tiny_model("input x float N 4\ninit w float 4 2 = 0\nh = MatMul(x, w)\n"
+                     "y = Sqrt(h)\noutput y float N 2\n"),
+          &o, "whatever the loss is scaled by");
+    o.loss_scale = "0";
+    fails(model, &o, "--loss-scale: START");
+    o.loss_scale = "8,sometimes=3";
+    fails(model, &o, "--loss-scale: '8,sometimes=3' is not START[,every=N]");
+    o.loss_scale = "8";
+    o.precision = "bf16";
+    fails(model, &o, "--loss-scale: only float16 needs one");
+    o.loss_scale = NULL;
+    o.devices = "cpu:0";
+    fails(model, &o, "--precision bf16: the kernels of cpu:0 compute in float32 and float64");
+}
+
+/* The CPU has no TF32. */
+static void test_tf32(void)
+{
+    struct mgpu_options o = options("cpu:0", NULL, 4);
+    struct tiny_result f32, tf32;
+    o.precision = "f32";
+    tiny_train(&f32, model, &o, weights, WEIGHTS);
+    o.precision = "tf32";
+    tiny_train(&tf32, model, &o, weights, WEIGHTS);
+    CHECK(tiny_same(&tf32, &f32));
+}
+
+int main(void)
+{
+    if (!double_possible()) {
+        fprintf(stderr, "skipped: no C compiler, or the thread sanitizer\n");
+        return 77;
+    }
+    double_begin(1, INT64_C(1) << 30);
+    tiny_begin();
+    model = tiny_model(layers);
+    test_grows();
+    test_halves("cuda:0");
+    test_halves("cuda:0,cuda:0");
+    test_clip();
+    test_ranks();
+    test_resume();
+    test_messages();
+    test_tf32();
+    tiny_end();
+    double_end();
+    CHECK_(!double_complaints(), "%s", double_complaint());
+    return test_end();
+}

@@ -99,18 +99,17 @@ static int rank_of(const struct mgpu_checkpoint *c, const char *prefix, size_t l
     return rank;
 }
 
-/* The layer number `number` of the class among a model's. */
-static struct json_object *find_layer(struct naming *n, struct json_object *model,
-                                      const char *class_name, size_t length, int number)
+/* Where the layer number `number` of the class is among a model's; -1: nowhere. */
+static int find_layer(struct naming *n, struct json_object *list, const char *class_name,
+                      size_t length, int number)
 {
-    struct json_object *list = layers_of(model);
     for (int i = 0; i < count_of(list); i++) {
         const char *snake =
             mgpu_keras_snake_case(n->c->arena, text_of(item(list, i), "class_name"));
         if (strlen(snake) == length && !strncmp(snake, class_name, length) && number-- == 0)
-            return item(list, i);
+            return i;
     }
-    return NULL;
+    return -1;
 }
 
 /* Parts below a layer: attributes of the layer that hold other layers. */
@@ -130,6 +129,32 @@ static const char *part_name(struct naming *n, struct json_object *layer, const 
                                            : part;
 }
 
+/* Their places in the layer's weights; -1: it is the layer's own code that says. */
+static int part_place(const char *part)
+{
+    static const struct {
+        const char *part;
+        int place;
+    } parts[] = {{"cell", 0},        {"layer", 0},     {"forward_layer", 0}, {"backward_layer", 1},
+                 {"query_dense", 0}, {"key_dense", 1}, {"value_dense", 2},   {"output_dense", 3}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (!strcmp(parts[i].part, part))
+            return parts[i].place;
+    return -1;
+}
+
+static bool is_frozen(struct json_object *layer)
+{
+    struct json_object *trainable = member(member(layer, "config"), "trainable");
+    return json_object_is_type(trainable, json_type_boolean) && !json_object_get_boolean(trainable);
+}
+
+/* One level more of a place; NULL: not known. */
+static const char *deeper(struct naming *n, const char *place, int at)
+{
+    return place && at >= 0 ? mgpu_arena_format(n->c->arena, "%s%06d/", place, at) : NULL;
+}
+
 static const char *append(struct naming *n, const char *path, const char *part)
 {
     return !part   ? path
@@ -137,11 +162,12 @@ static const char *append(struct naming *n, const char *path, const char *part)
                    : mgpu_arena_string(n->c->arena, part);
 }
 
+/* Goes down the path from the model: names, places, what is frozen. */
 static void name_tensor(struct naming *n, struct mgpu_checkpoint_tensor *t)
 {
     char *path = mgpu_arena_string(n->c->arena, t->group), *rest = path;
     struct json_object *at = n->model;
-    const char *name = "";
+    const char *name = "", *place = "";
     bool in_container = false, skips = false;
     for (char *part; at && (part = strtok_r(rest, "/", &rest));) {
         int number;
@@ -152,6 +178,7 @@ static void name_tensor(struct naming *n, struct mgpu_checkpoint_tensor *t)
         }
         if (!in_container) {
             name = append(n, name, part_name(n, at, part));
+            place = deeper(n, place, part_place(part));
             continue;
         }
         size_t length = mgpu_keras_numbered(part, &number);
@@ -160,11 +187,16 @@ static void name_tensor(struct naming *n, struct mgpu_checkpoint_tensor *t)
                              mgpu_arena_format(n->c->arena, "%.*s",
                                                (int)(part - path + (ptrdiff_t)length), t->group),
                              length, number);
-        at = find_layer(n, at, part, length, number);
+        int index = find_layer(n, layers_of(at), part, length, number);
+        at = index < 0 ? NULL : item(layers_of(at), index);
         name = append(n, name, layer_name(at));
+        place = deeper(n, place, index);
+        t->top = *t->top || !at ? t->top : name;
+        t->frozen |= is_frozen(at);
         in_container = false;
     }
-    t->layer = at ? name : "";
+    t->layer = *t->layer || !at ? t->layer : name;
+    t->order = at ? place : NULL;
 }
 
 /* The class of the object that has the variables: the last part that is not "cell"; "" of a layer
@@ -199,20 +231,60 @@ static int by_group_and_index(const void *a, const void *b)
     return groups ? groups : (x->index > y->index) - (x->index < y->index);
 }
 
+static int by_order(const void *a, const void *b)
+{
+    const struct mgpu_checkpoint_tensor *x = a, *y = b;
+    if (!x->order || !y->order)
+        return x->order ? -1 : y->order ? 1 : by_group_and_index(a, b);
+    int order = strcmp(x->order, y->order);
+    return order ? order : (x->index > y->index) - (x->index < y->index);
+}
+
+static void sort(struct mgpu_checkpoint *c, int (*compare)(const void *, const void *))
+{
+    if (c->count)
+        qsort(c->tensor, (size_t)c->count, sizeof *c->tensor, compare);
+}
+
 static void name_store(struct mgpu_checkpoint *c, struct json_object *model)
 {
     struct naming n = {c, model};
-    if (c->count)
-        qsort(c->tensor, (size_t)c->count, sizeof *c->tensor, by_group_and_index);
+    sort(c, by_group_and_index);
     for (int i = 0, count; i < c->count; i += count) {
         for (count = 1;
              i + count < c->count && !strcmp(c->tensor[i].group, c->tensor[i + count].group);)
             count++;
         name_variables(c, i, count);
         for (int k = i; k < i + count && model; k++)
-            if (!*c->tensor[k].layer && c->tensor[k].weight)
+            if (c->tensor[k].weight)
                 name_tensor(&n, &c->tensor[k]);
     }
+    sort(c, by_order);
+    c->ordered = model != NULL;
+    for (int i = 0; i < c->count; i++)
+        c->ordered &= !c->tensor[i].weight || c->tensor[i].order;
+}
+
+/* ---- The legacy layout's order --------------------------------------------------------------- */
+
+/* What Keras does not train stands last in a model inside. */
+static bool stands_last(const struct mgpu_checkpoint_tensor *t)
+{
+    return t->frozen || !strcmp(t->leaf, "moving_mean") || !strcmp(t->leaf, "moving_variance");
+}
+
+int mgpu_architecture_legacy_order(int *order, const struct mgpu_checkpoint *c)
+{
+    int n = 0, end;
+    for (int i = 0; i < c->count && c->tensor[i].weight; i = end) {
+        for (end = i; end < c->count && !strcmp(c->tensor[end].top, c->tensor[i].top);)
+            end++;
+        for (int last = 0; last < 2; last++)
+            for (int k = i; k < end; k++)
+                if (c->tensor[k].weight && stands_last(&c->tensor[k]) == last)
+                    order[n++] = k;
+    }
+    return n;
 }
 
 int mgpu_architecture_name(struct mgpu_checkpoint *c)

@@ -5,9 +5,14 @@
 #include "exporter/checkpoint.h"
 
 /* Gives the tensors of a Keras 3 store the names of their layers, which the store may have only as
- * numbers of a class, then class names and, by these, the variables' names. Other kinds of files
- * stay as they are. */
+ * numbers of a class, then class names and, by these, the variables' names. With an architecture
+ * they come in the order of the model's layers, if it tells that of all (c->ordered). Other kinds
+ * of files stay as they are. */
 int mgpu_architecture_name(struct mgpu_checkpoint *c);
+
+/* The weights of an ordered store in the order of the legacy layout, where a layer of the model
+ * itself (`top`) is one group. `order` has room for all tensors; gives their number. */
+int mgpu_architecture_legacy_order(int *order, const struct mgpu_checkpoint *c);
 
 /* The one model that `multi_gpu_model` wrapped, or NULL: lambdas that cut batches, and one model
  * inside. */

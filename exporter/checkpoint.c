@@ -1,5 +1,6 @@
 #include "exporter/checkpoint.h"
 
+#include "exporter/checkpoint_h5.h"
 #include "exporter/keras_layers.h"
 #include "exporter/slots.h"
 #include "exporter/wrappers.h"
@@ -82,6 +83,19 @@ static int find_reader(mgpu_checkpoint_reader **out, const struct mgpu_mapped *f
                      f->size ? "not a kind of weights file that is known" : "an empty file");
 }
 
+int mgpu_checkpoint_read_shard(struct mgpu_checkpoint *c, const char *path)
+{
+    struct mgpu_mapped file;
+    MGPU_TRY(mgpu_mapped_open(&file, path));
+    bool h5 = is_h5(&file), fine = h5 || is_safetensors(&file);
+    mgpu_mapped_close(&file);
+    if (!fine)
+        return mgpu_fail(MGPU_EINVALID, "%s: a shard is HDF5 or safetensors", path);
+    if (c->state && h5 == (c->kind == MGPU_CHECKPOINT_SAFETENSORS))
+        return mgpu_fail(MGPU_EINVALID, "%s: a shard of another kind than the first", path);
+    return h5 ? mgpu_checkpoint_h5_file(c, path) : mgpu_checkpoint_safetensors_file(c, path);
+}
+
 /* ---- Opening --------------------------------------------------------------------------------- */
 
 static int read_file(struct mgpu_checkpoint *c)
@@ -146,6 +160,14 @@ int mgpu_checkpoint_load(const struct mgpu_checkpoint *c, int tensor, struct mgp
 
 /* ---- Names ----------------------------------------------------------------------------------- */
 
+const char *mgpu_checkpoint_legacy_name(struct mgpu_arena *arena,
+                                        const struct mgpu_checkpoint_tensor *t)
+{
+    const char *layer = *t->layer ? t->layer : t->group;
+    return *t->leaf ? mgpu_arena_format(arena, "%s/%s:0", layer, t->leaf)
+                    : mgpu_arena_format(arena, "%s/%d:0", layer, t->index);
+}
+
 struct mgpu_checkpoint_tensor *mgpu_checkpoint_add(struct mgpu_checkpoint *c, const char *name)
 {
     c->tensor = mgpu_grow(c->tensor, (size_t)c->count, sizeof *c->tensor);
@@ -154,6 +176,7 @@ struct mgpu_checkpoint_tensor *mgpu_checkpoint_add(struct mgpu_checkpoint *c, co
                                          .layer = "",
                                          .leaf = "",
                                          .group = "",
+                                         .top = "",
                                          .class_name = "",
                                          .weight = true};
     return t;
@@ -168,6 +191,13 @@ int mgpu_checkpoint_check_names(const struct mgpu_checkpoint *c)
         mgpu_names_set(names, c->tensor[i].name, c);
     }
     return 0;
+}
+
+bool mgpu_checkpoint_is_counter(const struct mgpu_checkpoint_tensor *t)
+{
+    bool one = t->rank == 0 || (t->rank == 1 && t->dims[0] == 1);
+    return !strcmp(t->leaf, "num_batches_tracked") ||
+           (one && !mgpu_is_float(t->type) && *t->leaf && !*t->layer);
 }
 
 /* "kernel:0", and "kernel:0_1" of a saver that made names differ, without what follows ':'. */

@@ -41,8 +41,11 @@ struct mgpu_checkpoint_tensor {
     /* Names of modules from the outside in, and the variable's own: "model_1/conv1" and "kernel",
      * "enc/layers/0" and "weight". Empty where the file has only numbers. */
     const char *layer, *leaf;
-    const char *group;             /* what stands together in the file */
-    const char *class_name;        /* of the layer, in snake case ("conv2d"), or "" */
+    const char *group;      /* what stands together in the file */
+    const char *class_name; /* of the layer, in snake case ("conv2d"), or "" */
+    const char *top;   /* the layer of the model itself that it is in, where an architecture says */
+    const char *order; /* its place among all weights, to be compared; NULL: unknown */
+    bool frozen;       /* the architecture says that Keras does not train it */
     enum mgpu_direction direction; /* by the names */
     int index;                     /* place among its layer's */
     bool weight;                   /* else: optimizer state, metrics, random seeds */
@@ -64,7 +67,8 @@ struct mgpu_checkpoint {
     bool ordered;          /* tensors come in the order of the model's layers */
     int lambdas;           /* layers called lambda, lambda_1, ... */
     const char *config;    /* the architecture as JSON, or NULL */
-    const char *training;  /* the training configuration as JSON, or NULL */
+    const char *training;  /* the training configuration as JSON, of a run --optimizer's text */
+    double rate_scale;     /* what a run has made of its learning rate */
     const char *unwrapped; /* "wrapper model_1 removed", ...; NULL: nothing was */
     int updates;           /* the tensor that counts the optimizer's updates; -1: none */
     bool renumbered;       /* the wrapper may have put "_1" behind each layer's name */
@@ -83,6 +87,10 @@ void mgpu_checkpoint_close(struct mgpu_checkpoint *checkpoint); /* NULL is fine 
 int mgpu_checkpoint_load(const struct mgpu_checkpoint *checkpoint, int tensor,
                          struct mgpu_array *out);
 
+/* What Keras's legacy layout calls a weight of a store: "conv1/kernel:0". */
+const char *mgpu_checkpoint_legacy_name(struct mgpu_arena *arena,
+                                        const struct mgpu_checkpoint_tensor *tensor);
+
 /* ---- For the readers of the kinds ---- */
 
 /* Appends one that is zero but for its name (copied). Pointers to others go stale. */
@@ -90,6 +98,10 @@ struct mgpu_checkpoint_tensor *mgpu_checkpoint_add(struct mgpu_checkpoint *c, co
 
 /* MGPU_EINVALID where two have one name. */
 int mgpu_checkpoint_check_names(const struct mgpu_checkpoint *c);
+
+/* A count that no number of a model depends on: of batches, in PyTorch's normalisations; of steps
+ * or averages, beside all modules. */
+bool mgpu_checkpoint_is_counter(const struct mgpu_checkpoint_tensor *tensor);
 
 /* Fills layer, leaf and direction from a path whose last part is the variable, cut at '/' or, where
  * there is none, at '.'. Takes off ":0" and the cell of a recurrent layer. */
@@ -99,8 +111,11 @@ void mgpu_checkpoint_name(struct mgpu_checkpoint *c, struct mgpu_checkpoint_tens
 /* The readers. Their errors name the file. */
 int mgpu_checkpoint_read_h5(struct mgpu_checkpoint *c);      /* an HDF5 file */
 int mgpu_checkpoint_read_archive(struct mgpu_checkpoint *c); /* a zip: .keras or .npz */
-int mgpu_checkpoint_read_shards(struct mgpu_checkpoint *c);  /* .weights.json */
+int mgpu_checkpoint_read_shards(struct mgpu_checkpoint *c);  /* .weights.json, .index.json */
 int mgpu_checkpoint_read_safetensors(struct mgpu_checkpoint *c);
+/* Appends a shard of either kind. */
+int mgpu_checkpoint_read_shard(struct mgpu_checkpoint *c, const char *path);
+int mgpu_checkpoint_safetensors_file(struct mgpu_checkpoint *c, const char *path);
 int mgpu_checkpoint_read_onnx(struct mgpu_checkpoint *c);
 int mgpu_checkpoint_read_pickle(struct mgpu_checkpoint *c); /* refuses */
 

@@ -167,7 +167,8 @@ static int read_shard(struct mgpu_checkpoint *c, const char *name)
     if (!*name || *name == '.' || strchr(name, '/'))
         return mgpu_fail(MGPU_EINVALID, "%s: the shard '%s' is not a file beside it", c->path,
                          name);
-    return mgpu_checkpoint_h5_file(c, mgpu_arena_format(c->arena, "%.*s%s", folder, c->path, name));
+    return mgpu_checkpoint_read_shard(c,
+                                      mgpu_arena_format(c->arena, "%.*s%s", folder, c->path, name));
 }
 
 static int read_once(struct mgpu_checkpoint *c, struct json_object *seen, const char *name)
@@ -178,7 +179,8 @@ static int read_once(struct mgpu_checkpoint *c, struct json_object *seen, const 
     return read_shard(c, name);
 }
 
-/* {"/layers/dense/vars": "X_00000.weights.h5" or a list of such} */
+/* {"/layers/dense/vars": "X_00000.weights.h5" or a list of such}, of safetensors {"fc.weight": ...}
+ */
 static int read_map(struct mgpu_checkpoint *c, struct json_object *map, struct json_object *seen)
 {
     json_object_object_foreach(map, key, value)

@@ -56,11 +56,24 @@ static int check_inside(const struct mgpu_keras_tree *t)
     return 0;
 }
 
+static void tell_inside(const struct mgpu_keras_tree *t)
+{
+    for (int i = 0; i < t->count; i++)
+        if (t->object[i].holds && t->object[i].parent < 0 &&
+            t->object[i].first < t->object[i].last) {
+            mgpu_note("'%s' is a model inside, whose weights are written as if all of its layers "
+                      "were trained or all frozen in Keras; if only some are, give --like FILE",
+                      t->object[i].name);
+            return;
+        }
+}
+
 static int check_legacy(const struct mgpu_keras_tree *t, bool by_order)
 {
     if (by_order)
         return 0;
     MGPU_TRY(ask(check_inside(t)));
+    tell_inside(t);
     if (mgpu_keras_tree_order(t, -1, false) < 0)
         mgpu_note("%s: load the file with by_name=True, or write it with --like FILE, a Keras file "
                   "of the same model",
@@ -68,13 +81,13 @@ static int check_legacy(const struct mgpu_keras_tree *t, bool by_order)
     return 0;
 }
 
-static int check_store(const struct mgpu_keras_tree *t, bool by_order)
+static int check_store(const struct mgpu_keras_tree *t, bool by_order, bool state)
 {
     MGPU_TRY(mgpu_keras_tree_classes(t));
-    int rc = by_order ? 0 : mgpu_keras_tree_order(t, -1, true);
+    int rc = by_order ? 0 : mgpu_keras_tree_order(t, -1, !state);
     for (int i = 0; i < t->count && rc == 0 && !by_order; i++)
         if (t->object[i].holds)
-            rc = mgpu_keras_tree_order(t, i, true);
+            rc = mgpu_keras_tree_order(t, i, !state);
     return ask(rc);
 }
 
@@ -146,13 +159,14 @@ static void list_store(struct mgpu_framework_arrays *a, const struct mgpu_keras_
     }
 }
 
-int mgpu_framework_keras(struct mgpu_framework_arrays *a, enum mgpu_target target, bool by_order)
+int mgpu_framework_keras(struct mgpu_framework_arrays *a, enum mgpu_target target, bool by_order,
+                         bool state)
 {
     struct mgpu_keras_tree *t = mgpu_keras_tree_new(a->variables);
     bool store = target == MGPU_TARGET_KERAS_STORE;
     bool keras = a->variables->model->producer == MGPU_PRODUCER_TENSORFLOW;
     MGPU_TRY(keras ? check_folded(a->variables) : 0);
-    MGPU_TRY(store ? check_store(t, by_order) : check_legacy(t, by_order));
+    MGPU_TRY(store ? check_store(t, by_order, state) : check_legacy(t, by_order));
     if (keras)
         tell_slash(t);
     if (store)

@@ -1,5 +1,6 @@
 #include "exporter/framework_names.h"
 
+#include "exporter/architecture.h"
 #include "exporter/framework_parts.h"
 #include "exporter/scopes.h"
 #include "runtime/base/names.h"
@@ -95,36 +96,57 @@ static const char *doubled_name(const struct mgpu_framework_arrays *a)
 
 /* ---- As another file ------------------------------------------------------------------------- */
 
+static bool is_store(const struct mgpu_checkpoint *c)
+{
+    return c->kind == MGPU_CHECKPOINT_KERAS_STORE || c->kind == MGPU_CHECKPOINT_KERAS_ARCHIVE;
+}
+
+static void add_like(struct mgpu_framework_arrays *a, int tensor, const char *name,
+                     const char *layer)
+{
+    int i = a->match->variable[tensor];
+    add(a, name, layer,
+        (struct mgpu_framework_from){.variable = i,
+                                     .weight = i < 0 ? -1 : a->variables->variable[i].weight,
+                                     .holder = i < 0 ? -1 : a->variables->variable[i].holder,
+                                     .tensor = tensor});
+}
+
 static void list_like(struct mgpu_framework_arrays *a, enum mgpu_target target)
 {
     const struct mgpu_checkpoint *c = a->like;
+    bool store = target == MGPU_TARGET_KERAS_STORE;
     for (int t = 0; t < c->count; t++) {
         const struct mgpu_checkpoint_tensor *x = &c->tensor[t];
-        int i = a->match->variable[t];
-        bool store = target == MGPU_TARGET_KERAS_STORE;
         bool seed = strstr(x->group, "seed_generator");
-        if (!x->weight && !(store && seed))
-            continue;
-        add(a, store ? x->name + 1 : x->name,
-            !store      ? x->group
-            : *x->layer ? x->layer
-                        : NULL,
-            (struct mgpu_framework_from){.variable = i,
-                                         .weight = i < 0 ? -1 : a->variables->variable[i].weight,
-                                         .holder = i < 0 ? -1 : a->variables->variable[i].holder,
-                                         .tensor = t});
+        if (store && (x->weight || seed))
+            add_like(a, t, x->name + 1, *x->layer ? x->layer : NULL);
+        else if (x->weight)
+            add_like(a, t, x->name, x->group);
+    }
+}
+
+/* The legacy layout, by the architecture that an archive has beside its store. */
+static void list_legacy_like(struct mgpu_framework_arrays *a)
+{
+    const struct mgpu_checkpoint *c = a->like;
+    int *order = MGPU_NEW_ARRAY(a->arena, int, c->count + 1);
+    int n = mgpu_architecture_legacy_order(order, c);
+    for (int i = 0; i < n; i++) {
+        const struct mgpu_checkpoint_tensor *x = &c->tensor[order[i]];
+        add_like(a, order[i], mgpu_checkpoint_legacy_name(a->arena, x), x->top);
     }
 }
 
 static int check_like(const struct mgpu_checkpoint *c, enum mgpu_target target)
 {
-    bool legacy =
-        c->kind == MGPU_CHECKPOINT_KERAS_WEIGHTS || c->kind == MGPU_CHECKPOINT_KERAS_MODEL;
-    bool store = c->kind == MGPU_CHECKPOINT_KERAS_STORE || c->kind == MGPU_CHECKPOINT_KERAS_ARCHIVE;
-    if (target == MGPU_TARGET_KERAS_H5 ? legacy : store)
+    bool legacy = target == MGPU_TARGET_KERAS_H5;
+    if (legacy ? !is_store(c) && c->kind < MGPU_CHECKPOINT_SAFETENSORS : is_store(c))
         return 0;
-    return mgpu_fail(MGPU_EINVALID, "%s is %s: a file of the same layout must be followed", c->path,
-                     mgpu_checkpoint_kind_name(c->kind));
+    if (legacy && is_store(c) && c->ordered)
+        return 0;
+    return mgpu_fail(MGPU_EINVALID, "%s is %s: a file of the same layout must be followed%s",
+                     c->path, mgpu_checkpoint_kind_name(c->kind), legacy ? ", or a .keras" : "");
 }
 
 static int follow(struct mgpu_framework_arrays *a, const struct mgpu_model_source *s,
@@ -133,9 +155,17 @@ static int follow(struct mgpu_framework_arrays *a, const struct mgpu_model_sourc
     static const struct mgpu_match_options strict;
     MGPU_TRY(mgpu_checkpoint_open(&a->like, like, true));
     MGPU_TRY(check_like(a->like, target));
+    if (s->state && !a->like->ordered)
+        return mgpu_fail(MGPU_EINVALID,
+                         "%s does not say in which order the model has its layers, which the "
+                         "optimizer's state goes by: --like wants a .keras",
+                         like);
     mgpu_variables_new(&a->variables, s->model, s->weights, MGPU_FAMILY_KERAS);
     MGPU_TRY(mgpu_match_new(&a->match, a->like, a->variables, &strict));
-    list_like(a, target);
+    if (target == MGPU_TARGET_KERAS_H5 && is_store(a->like))
+        list_legacy_like(a);
+    else
+        list_like(a, target);
     return 0;
 }
 
@@ -154,7 +184,7 @@ static int name_all(struct mgpu_framework_arrays *a, const struct mgpu_model_sou
     enum mgpu_family family = store ? MGPU_FAMILY_KERAS : mgpu_framework_family(s->model);
     mgpu_variables_new(&a->variables, s->model, s->weights, family);
     if (family == MGPU_FAMILY_KERAS && (store || target == MGPU_TARGET_KERAS_H5))
-        MGPU_TRY(mgpu_framework_keras(a, target, o->by_order));
+        MGPU_TRY(mgpu_framework_keras(a, target, o->by_order, s->state != NULL));
     else
         list_plain(a);
     const char *doubled = store ? NULL : doubled_name(a);
@@ -191,24 +221,35 @@ static int shape_like(struct mgpu_array *out, const struct mgpu_framework_arrays
     return mgpu_array_init(out, out->type, t->rank, t->dims, a->array[i].name);
 }
 
+int mgpu_framework_array(struct mgpu_array *out, const struct mgpu_framework_arrays *a, int i,
+                         const struct mgpu_array *whole, bool squares, enum mgpu_tail *tail)
+{
+    const struct mgpu_framework_from *from = &a->from[i];
+    *tail = MGPU_TAIL_ZERO;
+    out->type = whole->type;
+    if (from->variable < 0 || (a->match && a->match->whole[from->variable])) {
+        MGPU_TRY(mgpu_array_init(out, whole->type, whole->rank, whole->dims, a->array[i].name));
+        memcpy(out->data, whole->data,
+               (size_t)mgpu_array_count(whole) * mgpu_dtype_size(whole->type));
+        return 0;
+    }
+    struct mgpu_weight_layout layout = a->variables->variable[from->variable].layout;
+    layout.negate = layout.negate && !squares;
+    MGPU_TRY(shape_like(out, a, i));
+    *tail = mgpu_weight_layout_out(&layout, whole->data, out->data, out->type);
+    return 0;
+}
+
 static int fill(struct mgpu_framework_arrays *a, const struct mgpu_model_source *s, int i,
                 enum mgpu_tail *tail)
 {
-    struct mgpu_array whole, *out = &a->array[i].array;
+    struct mgpu_array whole;
     const struct mgpu_framework_from *from = &a->from[i];
     *tail = MGPU_TAIL_ZERO;
     if (from->weight < 0)
-        return mgpu_checkpoint_load(a->like, from->tensor, out);
+        return mgpu_checkpoint_load(a->like, from->tensor, &a->array[i].array);
     MGPU_TRY(s->contents(s->context, from->weight, from->holder, &whole));
-    if (from->variable < 0 || (a->match && a->match->whole[from->variable])) {
-        *out = whole;
-        return 0;
-    }
-    out->type = whole.type;
-    int rc = shape_like(out, a, i);
-    if (rc == 0)
-        *tail = mgpu_weight_layout_out(&a->variables->variable[from->variable].layout, whole.data,
-                                       out->data, out->type);
+    int rc = mgpu_framework_array(&a->array[i].array, a, i, &whole, false, tail);
     mgpu_array_free(&whole);
     return rc;
 }

@@ -220,8 +220,23 @@ static void match_layers(struct mgpu_match *m, struct mgpu_layers *layers, bool 
     list_layers(layers, m);
     mgpu_match_names(m, layers);
     mgpu_match_structure(m, layers);
-    if (by_order)
+    if (by_order && !m->rivals)
         mgpu_match_order(m, layers);
+}
+
+/* Plain order is never taken unasked, but named where all would fit so. */
+static int name_order(int rc, const struct mgpu_checkpoint *file,
+                      const struct mgpu_variables *model, const struct mgpu_match_options *options)
+{
+    char what[2048];
+    struct mgpu_match *again;
+    const struct mgpu_match_options order = {
+        .map = options->map, .by_order = true, .fresh = options->fresh};
+    snprintf(what, sizeof what, "%s", mgpu_error());
+    bool fits = mgpu_match_new(&again, file, model, &order) == 0;
+    mgpu_match_free(again);
+    return mgpu_fail(rc, "%s%s", what,
+                     fits ? " (all would fit one after the other: --by-order takes them so)" : "");
 }
 
 int mgpu_match_new(struct mgpu_match **out, const struct mgpu_checkpoint *file,
@@ -238,7 +253,7 @@ int mgpu_match_new(struct mgpu_match **out, const struct mgpu_checkpoint *file,
         rc = mgpu_match_judge(m, &layers, options);
     }
     free_layers(&layers);
-    return rc;
+    return rc < 0 && !options->by_order ? name_order(rc, file, model, options) : rc;
 }
 
 void mgpu_match_free(struct mgpu_match *m)

@@ -39,6 +39,7 @@ struct mgpu_match {
     bool *whole;        /* by variable: that tensor is the whole initializer, as ONNX has it */
     int *variable;      /* by tensor; -1: none */
     const char **why;   /* by tensor: layers that it could not choose from, or NULL */
+    const char *rivals; /* two models that are in the file, of which none was taken; or NULL */
     const char *prefix; /* that names of the file had and were matched without: "model."; or NULL */
     int matched, total;
     int faults;

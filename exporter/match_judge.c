@@ -98,11 +98,6 @@ static bool all_zero(const struct mgpu_match *m, int tensor)
     return zero;
 }
 
-bool mgpu_match_is_counter(const struct mgpu_checkpoint_tensor *t)
-{
-    return !strcmp(t->leaf, "num_batches_tracked");
-}
-
 static const struct mgpu_file_layer *layer_of(const struct mgpu_layers *f, int tensor)
 {
     for (int i = 0; i < f->count; i++)
@@ -137,7 +132,7 @@ static bool is_dropped_bias(const struct mgpu_match *m, const struct mgpu_layers
 /* Exporters drop biases of zero: nothing is lost with them. */
 static bool is_harmless(const struct mgpu_match *m, const struct mgpu_layers *f, int tensor)
 {
-    return mgpu_match_is_counter(&m->file->tensor[tensor]) ||
+    return mgpu_checkpoint_is_counter(&m->file->tensor[tensor]) ||
            (is_dropped_bias(m, f, tensor) && all_zero(m, tensor));
 }
 
@@ -180,6 +175,9 @@ static const char *why_left(const struct mgpu_match *m, const struct mgpu_layers
     const struct mgpu_file_layer *l = layer_of(f, tensor);
     if (m->why[tensor])
         return m->why[tensor];
+    if (strstr(m->file->tensor[tensor].name, "lora_"))
+        return "is LoRA's change of a weight, beside it: merge it first (Keras does in .keras and "
+               ".weights.h5, PEFT with merge_and_unload)";
     int same = namesake(m, f, tensor);
     if (same >= 0 && m->tensor[same] >= 0)
         return mgpu_arena_format(m->arena, "has no place: '%s' of the model got '%s'",
@@ -229,12 +227,29 @@ static bool is_allowed(const struct mgpu_match *m, const struct mgpu_match_fault
            (f->kind == MGPU_MATCH_SHAPE ? o->skip_mismatch : o->partial);
 }
 
+/* The options with which what did match would be taken. */
+static const char *what_allows(const struct mgpu_match *m, const struct mgpu_match_options *o)
+{
+    bool shape = false, other = false;
+    for (int i = 0; i < m->faults; i++) {
+        bool allowed = is_allowed(m, &m->fault[i], o);
+        shape |= !allowed && m->fault[i].kind == MGPU_MATCH_SHAPE;
+        other |= !allowed && m->fault[i].kind != MGPU_MATCH_SHAPE;
+    }
+    return shape && other ? " (--partial and --skip-mismatch take the rest)"
+           : shape        ? " (--skip-mismatch takes the rest)"
+                          : " (--partial takes the rest)";
+}
+
 /* `any`: something did match; else nothing is allowed. */
 static int refuse(struct mgpu_match *m, const struct mgpu_match_options *o, bool any)
 {
     enum { SHOWN = 3 };
     const char *text = "";
     int shown = 0, more = 0;
+    if (m->rivals)
+        return mgpu_fail(MGPU_EINVALID, "%s: %d of %d tensors: it holds %s", m->file->path,
+                         m->matched, m->total, m->rivals);
     for (int i = 0; i < m->faults; i++) {
         if (any && is_allowed(m, &m->fault[i], o))
             continue;
@@ -246,8 +261,8 @@ static int refuse(struct mgpu_match *m, const struct mgpu_match_options *o, bool
     }
     if (more)
         text = mgpu_arena_format(m->arena, "%s; and %d more", text, more);
-    return mgpu_fail(MGPU_EINVALID, "%s: %d of %d tensors:%s", m->file->path, m->matched, m->total,
-                     text);
+    return mgpu_fail(MGPU_EINVALID, "%s: %d of %d tensors:%s%s", m->file->path, m->matched,
+                     m->total, text, any ? what_allows(m, o) : "");
 }
 
 int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,

@@ -135,9 +135,9 @@ static const char *in_quotes(const struct naming *n, const char *path)
 
 static void tell_rivals(struct naming *n, const char *a, const char *b)
 {
-    const char *why =
-        mgpu_arena_format(n->m->arena, "is of one of two models, %s and %s: --map tells which",
-                          in_quotes(n, a), in_quotes(n, b));
+    n->m->rivals = mgpu_arena_format(n->m->arena, "two models, %s and %s: --map tells which",
+                                     in_quotes(n, a), in_quotes(n, b));
+    const char *why = mgpu_arena_format(n->m->arena, "is of one of %s", n->m->rivals);
     for (int i = 0; i < n->file->count; i++) {
         const struct mgpu_file_layer *l = &n->file->layer[i];
         bool either = !strncmp(l->path, a, first_part(a)) || !strncmp(l->path, b, first_part(b));

@@ -34,10 +34,6 @@ void mgpu_match_names(struct mgpu_match *m, struct mgpu_layers *file);
 void mgpu_match_structure(struct mgpu_match *m, struct mgpu_layers *file);
 void mgpu_match_order(struct mgpu_match *m, struct mgpu_layers *file);
 
-/* match_judge.c: a count of batches, which PyTorch's normalisations keep and no number of a model
- * depends on. */
-bool mgpu_match_is_counter(const struct mgpu_checkpoint_tensor *tensor);
-
 /* match_rules.c: the user's */
 int mgpu_match_rules(struct mgpu_match *m, const char *path);
 

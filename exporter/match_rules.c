@@ -51,7 +51,7 @@ static int use_rule(struct mgpu_match *m, const char *theirs, const char *ours)
         if (!to)
             continue;
         int variable = variable_called(m, to);
-        if (variable < 0 && mgpu_match_is_counter(&m->file->tensor[t]))
+        if (variable < 0 && mgpu_checkpoint_is_counter(&m->file->tensor[t]))
             continue;
         if (variable < 0)
             return unknown(m, to);

@@ -1,5 +1,6 @@
 /* mgpu-convert: the command line over mgpu.h. Results on stdout, talk on stderr. */
 #include "runtime/base/status.h"
+#include "runtime/cli/begin.h"
 #include "runtime/cli/convert_args.h"
 #include "runtime/mgpu.h"
 
@@ -56,6 +57,7 @@ static int job(const struct mgpu_convert_command *c)
 int main(int argc, char **argv)
 {
     struct mgpu_convert_command c = {0};
+    mgpu_program_begin();
     int rc = mgpu_convert_parse(&c, argc, argv);
     int status = rc < 0 ? fail(rc) : job(&c);
     if ((fflush(stdout) || ferror(stdout)) && status == 0)

@@ -174,7 +174,10 @@ int mgpu_model_write(const struct mgpu_model_source *from, const char *path,
     }
     MGPU_TRY(mgpu_prefix(mgpu_framework_arrays_new(&named, from, target, options), "%s", path));
     *count = named->count;
-    int rc = mgpu_prefix(mgpu_framework_arrays_fill(named, from), "%s", path);
+    int rc = mgpu_framework_arrays_fill(named, from);
+    if (rc == 0 && from->state)
+        rc = mgpu_framework_state(named, from, target);
+    rc = mgpu_prefix(rc, "%s", path);
     if (rc == 0)
         rc = mgpu_arrays_write(path, target, named->array, named->count);
     mgpu_framework_arrays_free(named);

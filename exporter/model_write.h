@@ -7,6 +7,13 @@
 #include "exporter/onnx_write.h"
 #include "importer/weights.h"
 
+/* An optimizer's: arrays "WEIGHT:SLOT" (slots.h) in the layouts of the weights. */
+struct mgpu_model_state {
+    struct mgpu_array_list list;
+    int64_t updates;
+    double rate; /* of learning; NAN: unknown */
+};
+
 /* Where the weights are. */
 struct mgpu_model_source {
     const struct mgpu_onnx_model *model;
@@ -16,6 +23,7 @@ struct mgpu_model_source {
     int (*contents)(void *context, int weight, int holder, struct mgpu_array *out);
     bool (*changed)(void *context, int weight);
     void *context;
+    const struct mgpu_model_state *state; /* to be written, too; NULL: none */
 };
 
 enum mgpu_target {

@@ -3,6 +3,7 @@
 #include "exporter/keras_h5.h"
 #include "exporter/keras_names.h"
 #include "runtime/base/status.h"
+#include "runtime/data/mapped.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -287,7 +288,8 @@ static int read_state(struct mgpu_run_state *s, struct mgpu_h5_reader *file)
 {
     int rc = mgpu_h5_reader_has(file, GROUP);
     if (rc == 0)
-        return mgpu_fail(MGPU_EINVALID, "this is no checkpoint of a run: it has no " GROUP);
+        return mgpu_fail(MGPU_EINVALID, "no checkpoint of a run, it has no " GROUP
+                                        " (--init takes files of weights)");
     if (rc > 0)
         rc = mgpu_run_record_read(&s->record, file);
     for (int i = 0; i < MGPU_RUN_LISTS && rc == 0; i++)
@@ -295,9 +297,23 @@ static int read_state(struct mgpu_run_state *s, struct mgpu_h5_reader *file)
     return rc;
 }
 
+static int check_kind(const char *path)
+{
+    struct mgpu_mapped f;
+    MGPU_TRY(mgpu_mapped_open(&f, path));
+    bool fine = f.size >= 8 && !memcmp(f.data, "\x89HDF\r\n\x1a\n", 8);
+    mgpu_mapped_close(&f);
+    return fine ? 0
+                : mgpu_fail(MGPU_EINVALID,
+                            "%s: no checkpoint of a run, which is HDF5 (--init takes files of "
+                            "weights)",
+                            path);
+}
+
 int mgpu_run_state_read(struct mgpu_run_state *s, const char *path)
 {
     struct mgpu_h5_reader *file;
+    MGPU_TRY(check_kind(path));
     MGPU_TRY(mgpu_h5_reader_open(&file, path));
     int rc = mgpu_prefix(read_state(s, file), "%s", path);
     mgpu_h5_reader_close(file);

@@ -16,10 +16,12 @@ struct safetensors {
     struct mgpu_mapped file;
     const uint8_t *data; /* behind the header */
     uint64_t size;
+    struct safetensors *next; /* of several shards */
 };
 
 struct place {
     uint64_t begin, end;
+    const struct safetensors *in;
 };
 
 /* ---- One entry ------------------------------------------------------------------------------- */
@@ -61,9 +63,9 @@ static int read_numbers(int64_t *to, int *count, struct json_object *o, const ch
     return 0;
 }
 
-static int check_range(const struct safetensors *s, const struct mgpu_checkpoint_tensor *t,
-                       const struct place *p)
+static int check_range(const struct mgpu_checkpoint_tensor *t, const struct place *p)
 {
+    const struct safetensors *s = p->in;
     int64_t count;
     char shape[MGPU_SHAPE_TEXT];
     if (p->begin > p->end || p->end > s->size)
@@ -88,11 +90,11 @@ static int read_entry(struct mgpu_checkpoint *c, const char *name, struct json_o
     MGPU_TRY(read_type(&t->type, json_object_object_get(o, "dtype")));
     MGPU_TRY(read_numbers(t->dims, &any, json_object_object_get(o, "shape"), "shape"));
     MGPU_TRY(read_numbers(range, &two, json_object_object_get(o, "data_offsets"), "data_offsets"));
-    *p = (struct place){(uint64_t)range[0], (uint64_t)range[1]};
+    *p = (struct place){(uint64_t)range[0], (uint64_t)range[1], c->state};
     t->rank = any;
     t->place = p;
     mgpu_checkpoint_name(c, t, t->name);
-    return check_range(c->state, t, p);
+    return check_range(t, p);
 }
 
 /* ---- The header ------------------------------------------------------------------------------ */
@@ -198,16 +200,17 @@ static int by_begin(const void *a, const void *b)
                                       : ((*x)->end > (*y)->end) - ((*x)->end < (*y)->end);
 }
 
-/* The tensors fill the data from the first byte to the last. */
-static int check_cover(struct mgpu_checkpoint *c, const struct safetensors *s)
+/* The tensors, from number `first` on, fill the data from the first byte to the last. */
+static int check_cover(struct mgpu_checkpoint *c, int first)
 {
+    const struct safetensors *s = c->state;
     const struct place **order = mgpu_xcalloc((size_t)c->count + 1, sizeof *order);
     uint64_t at = 0;
-    int rc = 0;
-    for (int i = 0; i < c->count; i++)
-        order[i] = c->tensor[i].place;
-    qsort(order, (size_t)c->count, sizeof *order, by_begin);
-    for (int i = 0; i < c->count && rc == 0; at = order[i++]->end)
+    int rc = 0, count = c->count - first;
+    for (int i = 0; i < count; i++)
+        order[i] = c->tensor[first + i].place;
+    qsort(order, (size_t)count, sizeof *order, by_begin);
+    for (int i = 0; i < count && rc == 0; at = order[i++]->end)
         if (order[i]->begin != at)
             rc = mgpu_fail(MGPU_EINVALID, "%s at byte %" PRIu64 " of the data",
                            order[i]->begin < at ? "two tensors share bytes" : "unused bytes", at);
@@ -233,36 +236,46 @@ static int find_header(struct cursor *out, struct safetensors *s)
 static int load_bytes(const struct mgpu_checkpoint *c, const struct mgpu_checkpoint_tensor *t,
                       struct mgpu_array *to)
 {
-    const struct safetensors *s = c->state;
     const struct place *p = t->place;
+    (void)c;
     if (p->end > p->begin)
-        memcpy(to->data, s->data + p->begin, p->end - p->begin);
+        memcpy(to->data, p->in->data + p->begin, p->end - p->begin);
     return 0;
 }
 
-static void close_file(struct mgpu_checkpoint *c)
+static void close_files(struct mgpu_checkpoint *c)
 {
-    struct safetensors *s = c->state;
-    mgpu_mapped_close(&s->file);
-    free(s);
+    for (struct safetensors *s = c->state, *next; s; s = next) {
+        next = s->next;
+        mgpu_mapped_close(&s->file);
+        free(s);
+    }
 }
 
 static int read_all(struct mgpu_checkpoint *c)
 {
     struct safetensors *s = c->state;
     struct cursor cursor;
+    int first = c->count;
     MGPU_TRY(find_header(&cursor, s));
     MGPU_TRY(take_header(&cursor, c));
     MGPU_TRY(mgpu_checkpoint_check_names(c));
-    return check_cover(c, s);
+    return check_cover(c, first);
+}
+
+int mgpu_checkpoint_safetensors_file(struct mgpu_checkpoint *c, const char *path)
+{
+    struct safetensors *s = mgpu_xcalloc(1, sizeof *s);
+    s->next = c->state;
+    c->state = s;
+    c->kind = MGPU_CHECKPOINT_SAFETENSORS;
+    c->load = load_bytes;
+    c->close = close_files;
+    MGPU_TRY(mgpu_mapped_open(&s->file, path));
+    return mgpu_prefix(read_all(c), "%s", path);
 }
 
 int mgpu_checkpoint_read_safetensors(struct mgpu_checkpoint *c)
 {
-    struct safetensors *s = c->state = mgpu_xcalloc(1, sizeof *s);
-    c->kind = MGPU_CHECKPOINT_SAFETENSORS;
-    c->load = load_bytes;
-    c->close = close_file;
-    MGPU_TRY(mgpu_mapped_open(&s->file, c->path));
-    return mgpu_prefix(read_all(c), "%s", c->path);
+    return mgpu_checkpoint_safetensors_file(c, c->path);
 }

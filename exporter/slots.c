@@ -4,6 +4,7 @@
 #include "runtime/base/status.h"
 
 #include <json-c/json.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -95,16 +96,30 @@ static const struct optimizer optimizers[] = {
     {"Adagrad", 1, {"sum"}},
 };
 
-/* "Adam" of the training configuration; "" where it names none. */
+static struct json_object *member(struct json_object *o, const char *name)
+{
+    struct json_object *out;
+    return json_object_is_type(o, json_type_object) && json_object_object_get_ex(o, name, &out)
+               ? out
+               : NULL;
+}
+
+static bool is_archive(const struct mgpu_checkpoint *c)
+{
+    return c->kind == MGPU_CHECKPOINT_KERAS_ARCHIVE;
+}
+
+/* "Adam" of the training configuration, which an archive has in the model's; "" where it names
+ * none. */
 static const char *class_of(struct mgpu_checkpoint *c)
 {
-    const char *out = "";
-    struct json_object *all = c->training ? json_tokener_parse(c->training) : NULL, *o, *name;
-    if (json_object_is_type(all, json_type_object) &&
-        json_object_object_get_ex(all, "optimizer_config", &o) &&
-        json_object_is_type(o, json_type_object) &&
-        json_object_object_get_ex(o, "class_name", &name) &&
-        json_object_is_type(name, json_type_string))
+    const char *text = is_archive(c) ? c->config : c->training, *out = "";
+    struct json_object *all = text ? json_tokener_parse(text) : NULL;
+    struct json_object *name =
+        member(is_archive(c) ? member(member(all, "compile_config"), "optimizer")
+                             : member(all, "optimizer_config"),
+               "class_name");
+    if (json_object_is_type(name, json_type_string))
         out = mgpu_arena_string(c->arena, json_object_get_string(name));
     json_object_put(all);
     const char *registered = strrchr(out, '>'); /* "Custom>Adam" */
@@ -129,6 +144,12 @@ static bool is_statistic(const struct mgpu_checkpoint_tensor *t)
     return !strcmp(t->leaf, "moving_mean") || !strcmp(t->leaf, "moving_variance");
 }
 
+/* An archive has metrics, too, and random seeds. */
+static bool may_be_slot(const struct mgpu_checkpoint *c, const struct mgpu_checkpoint_tensor *t)
+{
+    return !t->weight && (!is_archive(c) || !strcmp(t->group, "optimizer"));
+}
+
 /* Weights that are trained, and what the optimizer has of their shapes: no counters and rates, and
  * no placeholder of one element for a slot that Adam does without. */
 static void make_lists(struct lists *l, struct mgpu_checkpoint *c)
@@ -137,11 +158,12 @@ static void make_lists(struct lists *l, struct mgpu_checkpoint *c)
     l->slot = MGPU_NEW_ARRAY(c->arena, int, c->count);
     for (int i = 0; i < c->count; i++) {
         const struct mgpu_checkpoint_tensor *t = &c->tensor[i];
-        if (t->weight && !is_statistic(t))
+        bool slot = may_be_slot(c, t);
+        if (t->weight && !is_statistic(t) && !t->frozen)
             l->weight[l->weights++] = i;
-        else if (!t->weight && t->rank > 0)
+        else if (slot && t->rank > 0)
             l->slot[l->slots++] = i;
-        else if (!t->weight && t->index == 0 && c->updates < 0)
+        else if (slot && t->index == 0 && c->updates < 0)
             c->updates = i;
     }
     int ends = 0;
@@ -152,10 +174,11 @@ static void make_lists(struct lists *l, struct mgpu_checkpoint *c)
         l->slots -= l->weights;
 }
 
-/* Slot `kind` of weight number `w` in an order. */
+/* Slot `kind` of weight number `w` in an order. Adam's third comes behind all others in both. */
 static int slot_at(const struct lists *l, int kinds, bool by_weight, int w, int kind)
 {
-    return l->slot[by_weight ? w * kinds + kind : kind * l->weights + w];
+    int each = kinds < 2 ? kinds : 2;
+    return l->slot[by_weight && kind < 2 ? w * each + kind : kind * l->weights + w];
 }
 
 static bool fits(const struct mgpu_checkpoint *c, const struct lists *l, int kinds, bool by_weight)
@@ -173,8 +196,8 @@ static bool goes_by_weight(const struct mgpu_checkpoint *c, const char *class)
 {
     const char *counter = c->updates >= 0 ? c->tensor[c->updates].name : "";
     const char *slash = strrchr(counter, '/');
-    return slash && !strncmp(slash, "/iteration", 10) && slash[10] != 's' &&
-           strcasecmp(class, "RMSprop") != 0;
+    bool newer = is_archive(c) || (slash && !strncmp(slash, "/iteration", 10) && slash[10] != 's');
+    return newer && strcasecmp(class, "RMSprop") != 0;
 }
 
 static void find_ordered(struct mgpu_checkpoint *c)
@@ -199,11 +222,48 @@ static void find_ordered(struct mgpu_checkpoint *c)
 void mgpu_checkpoint_slots(struct mgpu_checkpoint *c)
 {
     c->updates = -1;
-    if (c->kind == MGPU_CHECKPOINT_KERAS_MODEL)
+    if (c->kind == MGPU_CHECKPOINT_KERAS_MODEL || (is_archive(c) && c->ordered))
         find_ordered(c);
     else if (c->kind == MGPU_CHECKPOINT_KERAS_WEIGHTS || c->kind == MGPU_CHECKPOINT_SAFETENSORS ||
              c->kind == MGPU_CHECKPOINT_NPZ)
         find_named(c);
+}
+
+int mgpu_checkpoint_state_count(const struct mgpu_checkpoint *c)
+{
+    int n = 0;
+    for (int i = 0; i < c->count; i++)
+        n += c->tensor[i].slot || i == c->updates || is_optimizers(c->tensor[i].name);
+    return n;
+}
+
+/* Of the training configuration: "lr" in older Keras. */
+static double configured_rate(const struct mgpu_checkpoint *c)
+{
+    struct json_object *all = c->training ? json_tokener_parse(c->training) : NULL;
+    struct json_object *config = member(member(all, "optimizer_config"), "config");
+    struct json_object *rate = member(config, "learning_rate");
+    rate = rate ? rate : member(config, "lr");
+    bool number =
+        json_object_is_type(rate, json_type_double) || json_object_is_type(rate, json_type_int);
+    double out = number ? json_object_get_double(rate) : NAN;
+    json_object_put(all);
+    return out;
+}
+
+int mgpu_checkpoint_rate(double *out, const struct mgpu_checkpoint *c)
+{
+    *out = c->kind == MGPU_CHECKPOINT_KERAS_MODEL ? configured_rate(c) : NAN;
+    for (int i = 0; i < c->count; i++) {
+        const struct mgpu_checkpoint_tensor *t = &c->tensor[i];
+        struct mgpu_array a;
+        if (strcmp(t->name, "/optimizer/vars/1") || t->rank || !mgpu_is_float(t->type))
+            continue;
+        MGPU_TRY(mgpu_checkpoint_load(c, i, &a));
+        *out = mgpu_get_double(a.data, a.type, 0);
+        mgpu_array_free(&a);
+    }
+    return 0;
 }
 
 int mgpu_checkpoint_updates(int64_t *out, const struct mgpu_checkpoint *c)

@@ -2,10 +2,11 @@
  *
  * Slots have the names of our own optimizers' states (runtime/ops/update.h). In npz and
  * safetensors, and in the checkpoints of runs, an array called WEIGHT:SLOT is that slot of WEIGHT,
- * and the number of updates done is called MGPU_SLOT_UPDATES. Keras's whole models list them in an
- * order that the optimizer's class and generation say:
+ * and the number of updates done is called MGPU_SLOT_UPDATES. Keras's whole models and archives
+ * list them in an order that the optimizer's class and generation say:
  *
- *     Adam, AdamW    all m, then all v (Keras 2); m and v parameter by parameter (later)
+ *     Adam, AdamW    all m, then all v (Keras 2); m and v parameter by parameter (later); then
+ *                    all v^ of AMSGrad
  *     SGD            velocity: it holds the learning rate, unlike PyTorch's momentum
  *     RMSprop        all squares, then all velocities, if it has a momentum
  *     Adagrad        accumulators
@@ -23,8 +24,14 @@
 /* Fills slot and slot_of of tensors, and updates of the file. What is a slot is no weight. */
 void mgpu_checkpoint_slots(struct mgpu_checkpoint *c);
 
+/* How many arrays of the file are an optimizer's. */
+int mgpu_checkpoint_state_count(const struct mgpu_checkpoint *c);
+
 /* Whether it is made of squares, which have no sign that a layout could change. */
 bool mgpu_slot_is_square(const char *slot);
+
+/* The learning rate that a Keras file has beside it; NAN: none. */
+int mgpu_checkpoint_rate(double *out, const struct mgpu_checkpoint *c);
 
 /* The updates that the optimizer has done; 0 where the file does not say. */
 int mgpu_checkpoint_updates(int64_t *out, const struct mgpu_checkpoint *c);

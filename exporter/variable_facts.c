@@ -47,7 +47,10 @@ const char *mgpu_variable_name(const struct mgpu_variables *v, int variable)
                                                           : "";
     if (!*x->leaf || (!*l->path && !l->direction))
         return *l->path || !*x->leaf ? mgpu_variable_initializer(v, variable) : x->leaf;
-    return mgpu_arena_format(v->arena, "%s%s/%s", l->path, way, x->leaf);
+    char *name = mgpu_arena_format(v->arena, "%s%s/%s", l->path, way, x->leaf);
+    for (char *at = name; v->family == MGPU_FAMILY_TORCH && (at = strchr(at, '/'));)
+        *at = '.';
+    return name;
 }
 
 bool mgpu_variable_is_folded(const struct mgpu_variables *v, int variable)

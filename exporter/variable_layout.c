@@ -143,6 +143,18 @@ static void vector(struct mgpu_variable *x, const struct mgpu_variable_reader *r
         set_shape(x, 1, &(int64_t){mgpu_array_count(a)});
 }
 
+/* Of a normalisation over several axes Keras has these; the exporter all. */
+static void several_axes(struct mgpu_variable *x, const struct mgpu_array *a)
+{
+    int64_t dims[MGPU_MAX_RANK];
+    int n = 0;
+    for (int i = 0; i < a->rank; i++)
+        if (a->dims[i] != 1)
+            dims[n++] = a->dims[i];
+    if (n > 1)
+        set_shape(x, n, dims);
+}
+
 void mgpu_variable_plain(struct mgpu_variable *x, enum mgpu_family family,
                          const struct mgpu_variable_reader *r, const struct mgpu_array *a,
                          const char *op)
@@ -170,6 +182,9 @@ void mgpu_variable_plain(struct mgpu_variable *x, enum mgpu_family family,
         slope(x, family, r, a);
     else if (x->role == MGPU_VAR_BIAS || x->role == MGPU_VAR_GAMMA || x->role == MGPU_VAR_BETA)
         vector(x, r, a);
+    if (family == MGPU_FAMILY_KERAS && x->rank > 1 && !strncmp(op, "Reshape", 7) &&
+        (x->role == MGPU_VAR_GAMMA || x->role == MGPU_VAR_BETA))
+        several_axes(x, a);
     x->layout.negate = x->role == MGPU_VAR_ALPHA && !strcmp(op, "Neg");
 }
 

@@ -97,6 +97,19 @@ static bool is_grouped(const struct mgpu_variables *v, const struct mgpu_onnx_no
     return mean && node && is_type(node, "Reshape") && in_one_layer(reader, node);
 }
 
+/* Whether the convolution's input got an axis of one element from the layer itself; a depthwise
+ * kernel that got one, too, has lost its name. */
+static bool is_flat(const struct mgpu_variables *v, const struct mgpu_onnx_node *reader)
+{
+    static const char *const turns[] = {"Transpose", "Identity", NULL};
+    const struct mgpu_onnx_node *node = is_type(reader, "Conv") ? node_before(v, reader) : NULL;
+    for (int step = 0; step < STEPS_MOST && node && is_any(node, turns); step++)
+        node = node_before(v, node);
+    const char *scope =
+        node && is_type(node, "Unsqueeze") ? strstr(node->name, "/ExpandDims") : NULL;
+    return scope && !strncmp(node->name, reader->name, (size_t)(scope - node->name) + 1);
+}
+
 void mgpu_variable_reader_of(struct mgpu_variable_reader *r, const struct mgpu_variables *v,
                              const struct mgpu_holder *h)
 {
@@ -112,7 +125,8 @@ void mgpu_variable_reader_of(struct mgpu_variable_reader *r, const struct mgpu_v
                : r->product              ? product_of(v, r->node->input[r->input ? 0 : 1])
                                          : NULL;
     r->grouped = v->family == MGPU_FAMILY_KERAS && is_grouped(v, r->node);
-    r->flat = strstr(name, "/ExpandDims") != NULL;
+    r->flat =
+        strstr(name, "/ExpandDims") || (v->family == MGPU_FAMILY_KERAS && is_flat(v, r->node));
     r->own_name = v->family == MGPU_FAMILY_TORCH && *mgpu_scope_dotted(v->arena, name).op;
 }
 

@@ -74,7 +74,7 @@ const char *mgpu_variable_layer_name(const struct mgpu_variables *v, int layer, 
 /* What the initializer that holds it is, or will be, called. */
 const char *mgpu_variable_initializer(const struct mgpu_variables *v, int variable);
 
-/* "model/conv2d_1/kernel": for messages, and for files where names are free. */
+/* "model/conv2d_1/kernel", "layers.0.weight": for messages, and for files where names are free. */
 const char *mgpu_variable_name(const struct mgpu_variables *v, int variable);
 
 /* Whether a file's shape is the variable's. A kernel may come with axes of one element left out,

@@ -65,9 +65,12 @@ static bool take_out(struct mgpu_checkpoint *c, const char *part)
 static bool all_begin_with(const struct mgpu_checkpoint *c, const char *prefix)
 {
     size_t n = strlen(prefix);
-    for (int i = 0; i < c->count; i++)
-        if (c->tensor[i].weight && (strncmp(c->tensor[i].name, prefix, n) || !c->tensor[i].name[n]))
+    for (int i = 0; i < c->count; i++) {
+        const struct mgpu_checkpoint_tensor *t = &c->tensor[i];
+        bool has = !strncmp(t->name, prefix, n) && t->name[n];
+        if (t->weight && !has && !mgpu_checkpoint_is_counter(t)) /* AveragedModel's n_averaged */
             return false;
+    }
     return true;
 }
 
@@ -75,7 +78,7 @@ static void strip_prefix(struct mgpu_checkpoint *c, const char *prefix)
 {
     for (int i = 0; i < c->count; i++) {
         struct mgpu_checkpoint_tensor *t = &c->tensor[i];
-        if (!t->weight)
+        if (!t->weight || strncmp(t->name, prefix, strlen(prefix)))
             continue;
         t->name += strlen(prefix);
         mgpu_checkpoint_name(c, t, t->name);

@@ -55,8 +55,29 @@ static int load_bytes(uint8_t **out, size_t *size, int fd)
     return read_all(fd, *out, *size);
 }
 
+/* What people give for a model and is none; NULL: it may be one. */
+static const char *other_kind(const uint8_t *bytes, size_t size)
+{
+    static const struct {
+        size_t at, size;
+        const char *magic, *name;
+    } kinds[] = {{0, 4, "\x89HDF", "an HDF5 file"},
+                 {0, 4, "PK\3\4", "a zip archive (.keras, .npz, .pt)"},
+                 {6, 3, "\0\0{", "safetensors"},
+                 {0, 1, "{", "JSON"},
+                 {0, 1, "\x80", "a pickled file"}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (size >= kinds[i].at + kinds[i].size &&
+            !memcmp(bytes + kinds[i].at, kinds[i].magic, kinds[i].size))
+            return kinds[i].name;
+    return NULL;
+}
+
 static int unpack(struct mgpu_onnx_file *file, const uint8_t *bytes, size_t size)
 {
+    const char *other = other_kind(bytes, size);
+    if (other)
+        return mgpu_fail(MGPU_EINVALID, "%s, not an ONNX model", other);
     MGPU_TRY(mgpu_onnx_scan(&onnx__model_proto__descriptor, bytes, size, MGPU_ONNX_DEPTH));
     file->proto = onnx__model_proto__unpack(NULL, size, bytes);
     return file->proto ? 0 : mgpu_fail(MGPU_EINVALID, "is damaged");

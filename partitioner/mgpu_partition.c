@@ -1,4 +1,5 @@
 /* mgpu-partition: the command line over mgpu.h. Results on stdout, talk on stderr. */
+#include "runtime/cli/begin.h"
 #include "runtime/cli/partition_args.h"
 #include "runtime/cli/reexec.h"
 #include "runtime/base/status.h"
@@ -101,6 +102,7 @@ static int show_help(const struct mgpu_partition_command *c)
 int main(int argc, char **argv)
 {
     struct mgpu_partition_command c = {.options = MGPU_OPTIONS};
+    mgpu_program_begin();
     mgpu_reexec_passive(argv);
     int rc = mgpu_partition_parse(&c, argc, argv), status = 0;
     if (rc < 0)

@@ -1,6 +1,7 @@
 /* mgpu-train: the command line over mgpu.h. Results on stdout, talk on stderr. */
 #include "runtime/base/file_name.h"
 #include "runtime/base/status.h"
+#include "runtime/cli/begin.h"
 #include "runtime/cli/progress.h"
 #include "runtime/cli/reexec.h"
 #include "runtime/cli/train_args.h"
@@ -65,9 +66,14 @@ static void say_start(const struct mgpu_train_command *c, const struct mgpu_fact
             f->threads == 1 ? "" : "s", f->batch_norm ? "; batch norm " : "",
             f->batch_norm ? f->batch_norm : "", (long long)f->batch, (long long)f->steps_per_epoch,
             f->steps_per_epoch == 1 ? "" : "s");
-    if (o->resume)
+    if (o->resume && f->step < f->total_steps)
         fprintf(stderr, "%s: goes on after step %lld of %lld\n", o->resume, (long long)f->step,
                 (long long)f->total_steps);
+    else if (o->resume)
+        fprintf(stderr,
+                "%s: nothing is left to do after step %lld: --epochs and --steps count from the "
+                "beginning of the run, more of them go on\n",
+                o->resume, (long long)f->step);
 }
 
 /* One word for the shell. */
@@ -334,6 +340,8 @@ static int job(const struct mgpu_train_command *c, struct mgpu_train_result *res
     struct mgpu_facts facts;
     if (c->report)
         return mgpu_report(c->model, &c->options, c->json, stdout);
+    signal(SIGPIPE,
+           SIG_IGN); /* of talk that nobody reads (tee got the Ctrl-C, too) only that is lost */
     MGPU_TRY(check_apart(c));
     for (int i = 0; c->save && c->save[i]; i++)
         MGPU_TRY(mgpu_check_target(c->save[i]));
@@ -376,8 +384,8 @@ int main(int argc, char **argv)
 {
     struct mgpu_train_command c = {.options = MGPU_OPTIONS};
     struct mgpu_train_result result = {0};
+    mgpu_program_begin();
     mgpu_reexec_passive(argv);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like a full disk */
     int rc = mgpu_train_parse(&c, argc, argv), status = 0;
     if (rc < 0)
         status = fail(rc);

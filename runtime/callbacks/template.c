@@ -122,6 +122,18 @@ int mgpu_template_format(const char **out, struct mgpu_arena *arena, const char 
     return 0;
 }
 
+bool mgpu_template_is_known(const char *text)
+{
+    for (; (text = strchr(text, '{')); text++) {
+        bool brace = text[1] == '{';
+        size_t n = strcspn(text + 1, ":}");
+        if (!brace && (n != 5 || strncmp(text + 1, "epoch", n)))
+            return false;
+        text += brace;
+    }
+    return true;
+}
+
 const char *mgpu_template_step(struct mgpu_arena *arena, const char *text, int64_t step)
 {
     const char *first = strchr(text, '{'), *last = strrchr(text, '}');

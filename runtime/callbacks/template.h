@@ -10,10 +10,15 @@
 #include "runtime/base/memory.h"
 #include "runtime/callbacks/logs.h"
 
+#include <stdbool.h>
+
 /* The name after epoch `epoch`. Errors are MGPU_EUSAGE: an unknown field with what is known, a
  * format of another kind. */
 int mgpu_template_format(const char **out, struct mgpu_arena *arena, const char *text,
                          int64_t epoch, const struct mgpu_logs *logs);
+
+/* Whether the epoch alone says what the name will be. */
+bool mgpu_template_is_known(const char *text);
 
 /* The name of a checkpoint that no epoch has made: "step-N" in place of everything from the first
  * field to the last, or before the extension where there is no field. */

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { OPTIONS_MOST = 256 }; /* of a table, headings too */
+
 static const struct mgpu_arg *find(const struct mgpu_arg *table, const char *name, size_t length)
 {
     for (const struct mgpu_arg *a = table; a->name; a++)
@@ -19,11 +21,11 @@ static const struct mgpu_arg *find(const struct mgpu_arg *table, const char *nam
 
 static int unknown(const struct mgpu_arg *table, const char *text, size_t length)
 {
-    const char *names[256];
+    const char *names[OPTIONS_MOST];
     char *name = mgpu_xstrdup(text);
     int n = 0;
     name[length] = 0;
-    for (const struct mgpu_arg *a = table; a->name && n < 256; a++)
+    for (const struct mgpu_arg *a = table; a->name && n < OPTIONS_MOST; a++)
         if (a->kind != MGPU_ARG_HEADING)
             names[n++] = a->name;
     const char *near = mgpu_nearest(name, names, n);
@@ -66,6 +68,11 @@ static int set_number(const struct mgpu_arg *a, void *field, const char *value)
     return 0;
 }
 
+static bool may_repeat(const struct mgpu_arg *a)
+{
+    return a->kind == MGPU_ARG_LIST || a->kind == MGPU_ARG_FLAG || a->kind == MGPU_ARG_NO;
+}
+
 static int set(const struct mgpu_arg *a, void *into, const char *value)
 {
     void *field = (char *)into + a->offset;
@@ -89,6 +96,7 @@ static int set(const struct mgpu_arg *a, void *into, const char *value)
 static int parse(const struct mgpu_arg *table, void *into, int argc, char **argv,
                  const char ***rest, int *count)
 {
+    bool seen[OPTIONS_MOST] = {false};
     *rest = mgpu_xcalloc((size_t)argc + 1, sizeof(char *));
     *count = 0;
     for (int i = 1; i < argc; i++) {
@@ -109,6 +117,9 @@ static int parse(const struct mgpu_arg *table, void *into, int argc, char **argv
         const struct mgpu_arg *a = find(table, name, length);
         if (!a)
             return unknown(table, name, length);
+        if (seen[a - table] && !may_repeat(a))
+            return mgpu_fail(MGPU_EUSAGE, "--%s is given twice", a->name);
+        seen[a - table] = true;
         if (equal)
             value = equal + 1;
         if (value && (a->kind == MGPU_ARG_FLAG || a->kind == MGPU_ARG_NO))

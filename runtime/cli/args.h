@@ -35,9 +35,9 @@ struct mgpu_arg {
     const char *help;
 };
 
-/* Fills the fields. What is no option goes to *rest (free()), as does everything after `--`. Errors
- * are MGPU_EUSAGE and name the option; an unknown one with the nearest that is known. Lists belong
- * to the caller (free() each). Texts point into argv. */
+/* Fills the fields, each once but for lists and flags. What is no option goes to *rest (free()), as
+ * does everything after `--`. Errors are MGPU_EUSAGE and name the option; an unknown one with the
+ * nearest that is known. Lists belong to the caller (free() each). Texts point into argv. */
 int mgpu_args_parse(const struct mgpu_arg *table, void *into, int argc, char **argv,
                     const char ***rest, int *count);
 

@@ -39,7 +39,7 @@ const struct mgpu_arg mgpu_convert_args[] = {
     FLAG("skip-mismatch", OPTION(skip_mismatch), "leave out tensors of another shape"),
     FLAG("allow-nonfinite", OPTION(allow_nonfinite), "NaN and infinity"),
     FLAG("optimizer-state", OPTION(optimizer_state),
-         "carry the optimizer's tensors (to safetensors or npz)"),
+         "carry the optimizer's tensors (to .weights.h5, safetensors or npz)"),
     HEADING("Results"),
     FLAG("list", FIELD(list), "what is in each FILE"),
     FLAG("compare", FIELD(compare), "two files, tensor by tensor; exit status 1 if they differ"),

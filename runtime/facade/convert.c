@@ -140,14 +140,17 @@ static int through_model(const char *in, const char *out, enum mgpu_target targe
                          const struct mgpu_convert_options *o, struct mgpu_weights_result *r)
 {
     struct model m;
+    struct mgpu_model_state state = {0}, *given = o->optimizer_state ? &state : NULL;
     const struct mgpu_match_options match = match_options(o);
     int rc = open_model(&m, o->model ? o->model : in);
     if (rc == 0 && o->model)
-        rc = mgpu_weights_from_file(&m.weights, m.model, in, !o->keep_wrapper, &match, r, NULL);
+        rc = mgpu_weights_from_file(&m.weights, m.model, in, !o->keep_wrapper, &match, r, given);
     else if (rc == 0)
         mgpu_weights_result_set(r, m.weights->count, m.weights->count, NULL);
+    m.source.state = given;
     if (rc == 0)
         rc = write_model(&m, in, out, target, o);
+    mgpu_array_list_free(&state.list);
     close_model(&m);
     return rc;
 }
@@ -192,6 +195,8 @@ static int without_model(struct mgpu_checkpoint *c, const char *out, enum mgpu_t
     int count;
     MGPU_TRY(mgpu_file_arrays(&arrays, &count, c, target, o->optimizer_state));
     int rc = 0;
+    if (!o->optimizer_state)
+        mgpu_tell_state(c);
     for (int i = 0; i < count && rc == 0 && !o->allow_nonfinite; i++)
         rc = mgpu_prefix(mgpu_match_finite(&arrays[i].array, arrays[i].name), "%s", c->path);
     if (rc == 0)
@@ -210,12 +215,9 @@ static int check_options(const struct mgpu_convert_options *o, enum mgpu_target 
         return mgpu_fail(MGPU_EUSAGE, "--names onnx: Keras 3's layout has no names");
     if (o->like && target != MGPU_TARGET_KERAS_H5 && target != MGPU_TARGET_KERAS_STORE)
         return mgpu_fail(MGPU_EUSAGE, "--like is for the two HDF5 layouts of Keras");
-    if (o->optimizer_state && target != MGPU_TARGET_SAFETENSORS && target != MGPU_TARGET_NPZ)
-        return mgpu_fail(MGPU_EUSAGE, "--optimizer-state: only safetensors and npz have a place "
-                                      "for it");
-    if (o->optimizer_state && o->model)
-        return mgpu_fail(MGPU_EUSAGE, "--optimizer-state keeps the names and layouts of the file: "
-                                      "not with --model");
+    if (o->optimizer_state && (target == MGPU_TARGET_ONNX || target == MGPU_TARGET_KERAS_H5))
+        return mgpu_fail(MGPU_EUSAGE, "--optimizer-state: only Keras 3's .weights.h5, safetensors "
+                                      "and npz have a place for it");
     return 0;
 }
 
@@ -224,11 +226,13 @@ static int convert_file(const char *in, const char *out, enum mgpu_target target
 {
     struct mgpu_checkpoint *c;
     MGPU_TRY(mgpu_checkpoint_open(&c, in, !o->keep_wrapper));
-    int rc = c->kind == MGPU_CHECKPOINT_ONNX ? through_model(in, out, target, o, r)
-             : target == MGPU_TARGET_ONNX    ? mgpu_fail(MGPU_EUSAGE,
-                                                         "%s holds only weights: give the graph "
-                                                            "with --model MODEL.onnx",
-                                                         in)
+    int rc = c->kind == MGPU_CHECKPOINT_ONNX && o->optimizer_state
+                 ? mgpu_fail(MGPU_EUSAGE, "%s is a model, which holds no optimizer's state", in)
+             : c->kind == MGPU_CHECKPOINT_ONNX ? through_model(in, out, target, o, r)
+             : target == MGPU_TARGET_ONNX      ? mgpu_fail(MGPU_EUSAGE,
+                                                           "%s holds only weights: give the graph "
+                                                                "with --model MODEL.onnx",
+                                                           in)
              : o->map || o->like || o->verify
                  ? mgpu_fail(MGPU_EUSAGE, "--map, --like and --verify need --model")
                  : without_model(c, out, target, o, r);
@@ -236,12 +240,20 @@ static int convert_file(const char *in, const char *out, enum mgpu_target target
     return rc;
 }
 
-/* What is not a weight would be lost with the file that is read. */
-static int check_apart(const char *in, const char *out)
+static int apart(const char *out, const char *read, const char *what)
 {
-    return mgpu_same_file(in, out)
-               ? mgpu_fail(MGPU_EUSAGE, "%s is IN and OUT: give OUT another name", out)
+    return read && mgpu_same_file(read, out)
+               ? mgpu_fail(MGPU_EUSAGE, "%s is %s and OUT: give OUT another name", out, what)
                : 0;
+}
+
+/* What is not a weight would be lost with a file that is read. */
+static int check_apart(const char *in, const char *out, const struct mgpu_convert_options *o)
+{
+    MGPU_TRY(apart(out, in, "IN"));
+    MGPU_TRY(apart(out, o->model, "the file of --model"));
+    MGPU_TRY(apart(out, o->like, "the file of --like"));
+    return apart(out, o->map, "the file of --map");
 }
 
 int mgpu_weights_convert(const char *in, const char *out, const struct mgpu_convert_options *o,
@@ -251,7 +263,7 @@ int mgpu_weights_convert(const char *in, const char *out, const struct mgpu_conv
     struct mgpu_weights_result r = {0};
     MGPU_TRY(mgpu_target_of(&target, out, o->to));
     MGPU_TRY(check_options(o, target));
-    MGPU_TRY(check_apart(in, out));
+    MGPU_TRY(check_apart(in, out, o));
     int rc =
         o->model ? through_model(in, out, target, o, &r) : convert_file(in, out, target, o, &r);
     if (rc == 0) {

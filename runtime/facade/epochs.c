@@ -41,6 +41,26 @@ static int check_name(const struct mgpu_options *o)
                      path);
 }
 
+/* The names of which it is known before what they will be: the epoch is in them, or nothing. Others
+ * are looked at when they are written. */
+static int check_names(struct mgpu_trainer *t)
+{
+    enum { NAMES_MOST = 10000 };
+    struct mgpu_arena *arena = mgpu_arena_new();
+    const char *path = t->options.checkpoint, *name;
+    int64_t each = mgpu_steps_per_epoch(t), n = (t->total_steps + each - 1) / each;
+    int rc = 0;
+    if (!mgpu_template_is_known(path))
+        n = 0;
+    for (int64_t i = 0; rc == 0 && i < n && i < NAMES_MOST; i++) {
+        rc = mgpu_template_format(&name, arena, path, t->epoch + i + 1, &t->epochs.logs);
+        if (rc == 0)
+            rc = mgpu_check_apart(t, name);
+    }
+    mgpu_arena_free(arena);
+    return rc;
+}
+
 static int settle_checkpoint(struct mgpu_trainer *t)
 {
     const struct mgpu_options *o = &t->options;
@@ -62,7 +82,7 @@ static int settle_checkpoint(struct mgpu_trainer *t)
     t->epochs.checkpoint = MGPU_NEW(t->arena, struct mgpu_model_checkpoint);
     MGPU_TRY(mgpu_model_checkpoint_init(t->epochs.checkpoint, &c, &t->epochs.logs, t->arena));
     MGPU_TRY(mgpu_prefix(mgpu_check_target(o->checkpoint), "--checkpoint"));
-    return mgpu_prefix(mgpu_check_apart(t, o->checkpoint), "--checkpoint");
+    return mgpu_prefix(check_names(t), "--checkpoint");
 }
 
 static const char *const log_runs[] = {"train", "validation"};
@@ -200,6 +220,7 @@ static int steer(struct mgpu_trainer *t, int64_t epoch, struct mgpu_epoch_result
 static int save(void *context, const char *path, bool weights_only)
 {
     struct mgpu_trainer *t = context;
+    MGPU_TRY(mgpu_prefix(mgpu_check_apart(t, path), "--checkpoint"));
     return weights_only ? mgpu_save(t, path) : mgpu_save_checkpoint(t, path);
 }
 
@@ -231,8 +252,12 @@ int mgpu_stop_checkpoint(struct mgpu_trainer *t, const char **path)
     *path = NULL;
     if (!e->checkpoint || t->step == 0 || e->best_again || e->unfinished)
         return 0;
-    if (!e->full || e->full_step != t->step)
-        MGPU_TRY(mgpu_save_checkpoint(t, mgpu_model_checkpoint_step(e->checkpoint, t->step)));
+    if (!e->full || e->full_step != t->step) {
+        const char *name = mgpu_model_checkpoint_step(e->checkpoint, t->step);
+        while (mgpu_check_apart(t, name) < 0) /* a file that this run began with */
+            name = mgpu_template_step(t->arena, name, t->step);
+        MGPU_TRY(mgpu_save_checkpoint(t, name));
+    }
     *path = e->full;
     return 0;
 }

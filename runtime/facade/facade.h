@@ -9,6 +9,7 @@
 #include "runtime/callbacks/early_stopping.h"
 #include "runtime/callbacks/model_checkpoint.h"
 #include "runtime/callbacks/reduce_lr.h"
+#include "runtime/callbacks/template.h"
 #include "runtime/compile/program.h"
 #include "runtime/data/feed.h"
 #include "runtime/executor/executor.h"
@@ -140,7 +141,7 @@ struct mgpu_trainer {
     struct mgpu_schedule schedule;
     struct mgpu_state_start *starts;
     int start_count;
-    struct mgpu_slots slots; /* --optimizer-state: instead of those */
+    struct mgpu_model_state slots; /* --optimizer-state: instead of those */
 
     int carries;
     struct mgpu_carried *carried;

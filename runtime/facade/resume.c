@@ -32,7 +32,6 @@ static int record_settings(struct mgpu_trainer *t, struct mgpu_record *r)
         {"optimizer", o->optimizer},
         {"group", joined(r->arena, o->group)},
         {"lr-schedule", o->lr_schedule ? o->lr_schedule : ""},
-        {"lr-schedule.steps", o->lr_schedule ? text_of(r->arena, (double)t->total_steps) : ""},
         {"warmup", text_of(r->arena, o->warmup)},
         {"clip-norm", text_of(r->arena, o->clip_norm)},
         {"clip-value", text_of(r->arena, o->clip_value)},
@@ -41,16 +40,38 @@ static int record_settings(struct mgpu_trainer *t, struct mgpu_record *r)
         {"accumulate", text_of(r->arena, t->pieces)},
         {"sample-weight", o->sample_weight ? o->sample_weight : ""},
         {"precision", o->precision ? o->precision : "f32"},
+        {"scale", joined(r->arena, o->scale)},
+        {"normalize", joined(r->arena, o->normalize)},
+        {"batch-axis", joined(r->arena, o->batch_axis)},
+        {"rows", joined(r->arena, o->rows)},
+        {"dim", joined(r->arena, o->dim)},
+        {"bn-momentum", joined(r->arena, o->bn_momentum)},
+        {"bn-variance", o->bn_variance ? o->bn_variance : ""},
+        {"early-stop", o->early_stop ? o->early_stop : ""},
+        {"reduce-lr", o->reduce_lr ? o->reduce_lr : ""},
     };
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         const char *text = settings[i].text;
         if (r->restores && !mgpu_record_has(r, settings[i].option))
-            continue; /* a setting that there was not yet */
+            continue; /* an older program's checkpoint */
         MGPU_TRY(mgpu_record_text(r, settings[i].option, &text));
         if (strcmp(text, settings[i].text) != 0)
             mgpu_note("--%s is '%s' now; in the run before it was '%s'", settings[i].option,
                       settings[i].text, text);
     }
+    return 0;
+}
+
+/* What a schedule goes over: with more epochs, it stands elsewhere. */
+static int record_schedule(struct mgpu_trainer *t, struct mgpu_record *r)
+{
+    const char *now = t->options.lr_schedule ? text_of(r->arena, (double)t->total_steps) : "";
+    const char *text = now;
+    MGPU_TRY(mgpu_record_text(r, "lr-schedule.steps", &text));
+    if (*now && *text && strcmp(text, now))
+        mgpu_note("--lr-schedule goes over %s updates now, in the run before over %s: the learning "
+                  "rate jumps",
+                  now, text);
     return 0;
 }
 
@@ -62,6 +83,10 @@ static int record_optimizer(struct mgpu_trainer *t, struct mgpu_record *r)
     MGPU_TRY(mgpu_record_int(r, "optimizer.kind", &kind));
     MGPU_TRY(mgpu_record_int(r, "optimizer.style", &style));
     MGPU_TRY(mgpu_record_real(r, "optimizer.lr_scale", &t->epochs.lr_scale));
+    if (r->restores && t->epochs.lr_scale != 1)
+        mgpu_note("the learning rate is %g of --optimizer's, as --reduce-lr left it in the run "
+                  "before",
+                  t->epochs.lr_scale);
     if (kind == a->kind && style == a->style)
         return 0;
     mgpu_record_text(r, "optimizer", &text);
@@ -168,6 +193,7 @@ static int record_run(struct mgpu_trainer *t, struct mgpu_record *r)
     if (r->restores) /* with another batch, the epochs before had other steps */
         MGPU_TRY(mgpu_settle_total(t));
     MGPU_TRY(record_settings(t, r));
+    MGPU_TRY(record_schedule(t, r));
     if (t->batch_in_epoch)
         MGPU_TRY(record_totals(t, r));
     return record_callbacks(t, r);

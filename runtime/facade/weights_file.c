@@ -1,9 +1,12 @@
 #include "runtime/facade/weights_file.h"
 
+#include "exporter/architecture.h"
 #include "exporter/framework_names.h"
 #include "exporter/slots.h"
 #include "runtime/base/status.h"
+#include "runtime/train/optimizer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,8 +95,21 @@ static int load_kind(const struct mgpu_match *m, const struct mgpu_weights *weig
     return rc;
 }
 
+static int read_rate(double *out, const struct mgpu_checkpoint *c)
+{
+    struct mgpu_optimizer optimizer;
+    if (!c->run)
+        return mgpu_checkpoint_rate(out, c);
+    *out = NAN;
+    if (!c->training)
+        return 0;
+    MGPU_TRY(mgpu_optimizer_parse(&optimizer, c->training, 0, 0));
+    *out = optimizer.attrs.lr * c->rate_scale;
+    return 0;
+}
+
 static int load_slots(const struct mgpu_match *m, const struct mgpu_weights *weights,
-                      struct mgpu_slots *out)
+                      struct mgpu_model_state *out)
 {
     const struct mgpu_checkpoint *c = m->file;
     int any = 0;
@@ -110,12 +126,21 @@ static int load_slots(const struct mgpu_match *m, const struct mgpu_weights *wei
                          "%s holds no optimizer state of which it is known what belongs to which "
                          "weight",
                          c->path);
+    MGPU_TRY(read_rate(&out->rate, c));
     return mgpu_checkpoint_updates(&out->updates, c);
+}
+
+void mgpu_tell_state(const struct mgpu_checkpoint *c)
+{
+    int n = mgpu_checkpoint_state_count(c);
+    if (n)
+        mgpu_note("%s: %d arrays of an optimizer are left out (--optimizer-state takes them)",
+                  c->path, n);
 }
 
 int mgpu_weights_from_file(struct mgpu_weights **weights, const struct mgpu_onnx_model *model,
                            const char *path, bool unwrap, const struct mgpu_match_options *options,
-                           struct mgpu_weights_result *result, struct mgpu_slots *slots)
+                           struct mgpu_weights_result *result, struct mgpu_model_state *slots)
 {
     struct mgpu_checkpoint *c;
     struct mgpu_variables *v;
@@ -127,6 +152,8 @@ int mgpu_weights_from_file(struct mgpu_weights **weights, const struct mgpu_onnx
         rc = mgpu_match_load(m, *weights, options);
     if (rc == 0 && slots)
         rc = load_slots(m, *weights, slots);
+    else if (rc == 0)
+        mgpu_tell_state(c);
     if (rc == 0)
         set_result(result, m);
     mgpu_match_free(m);
@@ -190,7 +217,22 @@ static const char *layer_of(const struct mgpu_checkpoint *c, const struct mgpu_c
 {
     if (target == MGPU_TARGET_KERAS_STORE)
         return *t->layer ? t->layer : NULL;
-    return is_keras(c) && !is_store(c) ? t->group : NULL;
+    return !is_keras(c) ? NULL : !is_store(c) ? t->group : *t->top ? t->top : NULL;
+}
+
+/* The tensors in the order in which a file of kind `target` has them. */
+static int list_tensors(int *order, const struct mgpu_checkpoint *c, enum mgpu_target target)
+{
+    bool legacy = target == MGPU_TARGET_KERAS_H5 && is_store(c);
+    if (legacy && c->ordered)
+        return mgpu_architecture_legacy_order(order, c);
+    if (legacy)
+        mgpu_note("%s does not say in which order the model has its layers, by which Keras takes "
+                  "them: load the new file with by_name=True, or give --model MODEL.onnx",
+                  c->path);
+    for (int i = 0; i < c->count; i++)
+        order[i] = i;
+    return c->count;
 }
 
 int mgpu_file_arrays(struct mgpu_named_array **out, int *count, const struct mgpu_checkpoint *c,
@@ -204,16 +246,18 @@ int mgpu_file_arrays(struct mgpu_named_array **out, int *count, const struct mgp
                          "give --model MODEL.onnx",
                          c->path);
     *out = mgpu_xcalloc((size_t)c->count + 1, sizeof **out);
-    int rc = 0;
-    for (int i = 0; i < c->count && rc == 0; i++) {
-        const struct mgpu_checkpoint_tensor *t = &c->tensor[i];
+    int *order = mgpu_xcalloc((size_t)c->count + 1, sizeof *order), rc = 0;
+    int n = list_tensors(order, c, target);
+    for (int i = 0; i < n && rc == 0; i++) {
+        const struct mgpu_checkpoint_tensor *t = &c->tensor[order[i]];
         if (!t->weight && !optimizer_state)
             continue;
         struct mgpu_named_array *a = &(*out)[(*count)++];
         a->name = name_of(c, t, target);
         a->layer = layer_of(c, t, target);
-        rc = mgpu_checkpoint_load(c, i, &a->array);
+        rc = mgpu_checkpoint_load(c, order[i], &a->array);
     }
+    free(order);
     if (rc < 0) {
         mgpu_named_arrays_free(*out, *count);
         *out = NULL;

@@ -22,19 +22,15 @@ void mgpu_weights_result_set(struct mgpu_weights_result *result, int matched, in
                              const struct mgpu_checkpoint *file);
 void mgpu_weights_result_free(struct mgpu_weights_result *result);
 
-/* An optimizer's state out of a file: arrays "WEIGHT:SLOT" (slots.h) in the layouts that the
- * weights are stored in, and the updates done. */
-struct mgpu_slots {
-    struct mgpu_array_list list;
-    int64_t updates;
-};
-
 /* Matches a file and reads it into (*weights)->given. What was left out with permission is in
  * result->left. `slots`, when it is not NULL, gets the optimizer's state; a file without any is an
  * error. */
 int mgpu_weights_from_file(struct mgpu_weights **weights, const struct mgpu_onnx_model *model,
                            const char *path, bool unwrap, const struct mgpu_match_options *options,
-                           struct mgpu_weights_result *result, struct mgpu_slots *slots);
+                           struct mgpu_weights_result *result, struct mgpu_model_state *slots);
+
+/* A note where the file has an optimizer's arrays, which are not taken. */
+void mgpu_tell_state(const struct mgpu_checkpoint *c);
 
 /* A note for each tensor that was left out of `path`. */
 void mgpu_weights_tell_left(const struct mgpu_weights_result *result, const char *path);

@@ -70,8 +70,18 @@ static int fill_entry(struct mgpu_trainer *t, int rank, const struct mgpu_stored
     return mgpu_stored_put(t, rank, e);
 }
 
+/* Whether the state is of a weight of --classes's new head. */
+static bool is_fresh(const struct mgpu_trainer *t, const char *state)
+{
+    size_t n = (size_t)(strrchr(state, ':') - state);
+    for (int i = 0; t->fresh[i]; i++)
+        if (strlen(t->fresh[i]) == n && !strncmp(t->fresh[i], state, n))
+            return true;
+    return false;
+}
+
 /* The state that was given is of this optimizer: what a trained weight has, the file has, and the
- * other way. A weight without any in the file (it was frozen) starts afresh. */
+ * other way. With --partial what the file has none of starts afresh. */
 static int check_slots(const struct mgpu_trainer *t)
 {
     const struct mgpu_array_list *given = &t->slots.list;
@@ -88,8 +98,17 @@ static int check_slots(const struct mgpu_trainer *t)
                              t->options.init, name, t->options.optimizer);
     }
     int states = 0;
-    for (int i = 0; i < t->start_count; i++)
-        states += mgpu_find_stored(t, t->starts[i].name, &rank) != NULL;
+    for (int i = 0; i < t->start_count; i++) {
+        const char *name = t->starts[i].name;
+        if (!mgpu_find_stored(t, name, &rank) || is_fresh(t, name))
+            continue;
+        if (!t->options.partial && !mgpu_array_list_find(given, name))
+            return mgpu_fail(MGPU_EINVALID,
+                             "--optimizer-state: %s does not hold '%s' (--partial starts it "
+                             "afresh)",
+                             t->options.init, name);
+        states++;
+    }
     mgpu_note("%s: %d of %d arrays of the optimizer's state, after %lld updates", t->options.init,
               taken, states, (long long)t->slots.updates);
     return taken ? 0

@@ -43,6 +43,19 @@ static void make_files(void)
     write_npy_data(build_path("label.npy"), MGPU_FLOAT, 2, (int64_t[]){SAMPLES, 3}, label);
 }
 
+static enum { TO_FILE, TO_NOBODY, CLOSED } talk; /* where stderr goes */
+
+static int open_talk(void)
+{
+    int ends[2];
+    if (talk == TO_FILE)
+        return open("err", O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (pipe(ends) < 0)
+        _exit(3);
+    close(ends[0]);
+    return ends[1];
+}
+
 /* Starts the tool in the test's folder, with `more` behind what is common; its stderr goes to a
  * file called err. */
 static pid_t start(const char *const *more)
@@ -60,9 +73,10 @@ static pid_t start(const char *const *more)
     if (chdir(build_folder) < 0)
         _exit(3);
     int out = open("out", O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    int err = open("err", O_WRONLY | O_CREAT | O_TRUNC, 0666);
     dup2(out, 1);
-    dup2(err, 2);
+    dup2(open_talk(), 2);
+    if (talk == CLOSED)
+        close(2);
     execv(tool, (char *const *)argv);
     _exit(3);
 }
@@ -242,6 +256,43 @@ static void test_one_fails(void)
     CHECK_RUN("--epochs", "1", "--resume", "three.h5");
 }
 
+/* Talk that nobody reads (tee is gone, stderr was closed) takes no file with it. */
+static void test_no_reader(void)
+{
+    CHECK_RUN("--epochs", "2", "--save", "heard.npz");
+    for (talk = TO_NOBODY; talk <= CLOSED; talk++) {
+        CHECK(RUN("--epochs", "2", "--save", "unheard.npz") == 0);
+        CHECK(same_bytes("unheard.npz", "heard.npz"));
+        unlink(build_path("unheard.npz"));
+    }
+    talk = TO_FILE;
+}
+
+/* A file that may not grow is an error of mgpu-convert, too. */
+static void test_convert_full(void)
+{
+    char *command;
+    CHECK(asprintf(&command, "cd %s && (ulimit -f 1; %.*sconvert m.onnx c.h5 2>err)", build_folder,
+                   (int)strlen(tool) - 5, tool) > 0);
+    int status = system(command);
+    free(command);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    CHECK_(strstr(taken("err"), "c.h5: cannot write: File too large"), "%s", taken("err"));
+}
+
+/* A name that a checkpoint will have is that of a file the run begins with. */
+static void test_template(void)
+{
+    CHECK_RUN("--epochs", "3", "--checkpoint", "t-{epoch}.onnx", "--weights-only", "--save",
+              "v-0.01.npz");
+    CHECK_STOPS(2, "--checkpoint: t-3.onnx is the file of --init", "--epochs", "4", "--init",
+                "t-3.onnx", "--checkpoint", "t-{epoch}.onnx", "--weights-only");
+    CHECK_RUN("--epochs", "2", "--init", "t-3.onnx", "--checkpoint", "t-{epoch}.onnx",
+              "--weights-only");
+    CHECK_STOPS(1, "--checkpoint: v-0.01.npz is the file of --init", "--epochs", "2", "--init",
+                "v-0.01.npz", "--checkpoint", "v-{learning_rate}.npz", "--weights-only");
+}
+
 static void test_usage(void)
 {
     CHECK_STOPS(2, "belong to --checkpoint", "--save-best");
@@ -302,6 +353,9 @@ int main(void)
     test_ignored();
     test_full_disk();
     test_one_fails();
+    test_no_reader();
+    test_convert_full();
+    test_template();
     test_usage();
     test_saved_list();
     build_end();

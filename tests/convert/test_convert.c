@@ -1,6 +1,7 @@
 /* Weights there and back, and which tensor is which: files that Keras 2.1 to 3.15 and PyTorch's
  * wrappers wrote (tests/convert/files: each folder's files hold the weights of its model.onnx), and
  * reports.md rows 27, 28 and 30. */
+#include "exporter/checkpoint.h"
 #include "tests/convert/weights_check.h"
 #include "tests/onnx_build.h"
 #include "tests/support/make_onnx.h"
@@ -8,7 +9,13 @@
 
 #define FILES "tests/convert/files/"
 
-static char line[256];
+static char line[256], told[1024];
+
+static void listen(void *context, const char *text)
+{
+    (void)context;
+    snprintf(told, sizeof told, "%s", text);
+}
 
 static const char *in_folder(const char *folder, const char *file)
 {
@@ -115,10 +122,51 @@ static void test_like(void)
     CHECK_OK(
         mgpu_weights_compare(out, in_folder("nested", "blank.onnx"), &o, false, null, &differ));
     CHECK_(differ == 12, "%d", differ);
-    o.like = in_folder("plain", "keras3.keras");
+    o.like = in_folder("plain", "keras3.weights.h5");
     CHECK_FAILS(weights_convert(line, in_folder("nested", "model.onnx"), out, &o),
-                "must be followed");
+                "a file of the same layout must be followed, or a .keras");
     fclose(null);
+}
+
+/* The same weights in the same groups, in one order. */
+static bool same_sequence(const char *a, const char *b)
+{
+    struct mgpu_checkpoint *x, *y;
+    bool same = mgpu_checkpoint_open(&x, a, true) == 0 && mgpu_checkpoint_open(&y, b, true) == 0;
+    if (!same)
+        return false;
+    same = x->weights == y->weights;
+    for (int i = 0; same && i < x->weights; i++) {
+        struct mgpu_array p, q;
+        CHECK_OK(mgpu_checkpoint_load(x, i, &p));
+        CHECK_OK(mgpu_checkpoint_load(y, i, &q));
+        same = !strcmp(x->tensor[i].group, y->tensor[i].group) &&
+               mgpu_array_count(&p) == mgpu_array_count(&q) &&
+               !memcmp(p.data, q.data, (size_t)mgpu_array_count(&p) * sizeof(float));
+        mgpu_array_free(&p);
+        mgpu_array_free(&q);
+    }
+    mgpu_checkpoint_close(x);
+    mgpu_checkpoint_close(y);
+    return same;
+}
+
+/* An archive tells the legacy layout's order, too: of layers, and what is frozen in a model inside.
+ * A store alone does not. */
+static void test_legacy_of_archive(void)
+{
+    struct mgpu_convert_options like = {.like = in_folder("nested", "keras3.4.1.keras")},
+                                none = {0};
+    const char *out = path_of("archive.h5"), *want = in_folder("nested", "keras2.2.4.weights.h5");
+    CHECK_OK(weights_convert(line, in_folder("nested", "model.onnx"), out, &like));
+    CHECK(same_sequence(out, want));
+    CHECK_OK(weights_convert(line, like.like, out, &none));
+    CHECK(same_sequence(out, want));
+    *told = 0;
+    mgpu_set_note(listen, NULL);
+    CHECK_OK(weights_convert(line, in_folder("plain", "keras3.weights.h5"), out, &none));
+    mgpu_set_note(NULL, NULL);
+    CHECK_(strstr(told, "does not say in which order the model has its layers"), "%s", told);
 }
 
 /* Files of weights alone, without a model. */
@@ -313,6 +361,35 @@ static const char *const apart_2d =
     "s_1/separable_conv2d_1/Squeeze:0) name=\"s_1/separable_conv2d_1/BiasAdd\"\n"
     "output y float N 3 3 2\n";
 
+/* In one dimension: two, of which the first has one element. */
+static const char *const apart_1d =
+    "producer tf2onnx\n"
+    "input x float N 2 4\n"
+    "init s_1/separable_conv1d_1/ExpandDims_2:0 float 3 4 1 1 = 1 2 3 4 5 6 7 8 9 10 11 12\n"
+    "init s_1/dense_1/Cast/ReadVariableOp:0 float 3 2 = 0.5\n"
+    "init const_fold_opt__9 float 4 1 1 2 = 1 2 3 4 5 6 7 8\n"
+    "init one int64 1 = 2\n"
+    "u = Unsqueeze(x, one) name=\"s_1/separable_conv1d_1/ExpandDims\"\n"
+    "d = Conv(u, const_fold_opt__9) group=2 "
+    "name=\"s_1/separable_conv1d_1/separable_conv2d/depthwise\"\n"
+    "p = Conv(d, s_1/separable_conv1d_1/ExpandDims_2:0) "
+    "name=\"s_1/separable_conv1d_1/separable_conv2d\"\n"
+    "q = Squeeze(p, one) name=\"s_1/separable_conv1d_1/Squeeze\"\n"
+    "y = MatMul(q, s_1/dense_1/Cast/ReadVariableOp:0) name=\"s_1/dense_1/MatMul\"\n"
+    "output y float N 3 2\n";
+
+/* A normalisation over two axes of three. */
+static const char *const two_axes =
+    "producer tf2onnx\n"
+    "input x float N 2 3\n"
+    "init s_1/dense_1/Cast/ReadVariableOp:0 float 3 3 = 0.5\n"
+    "init s_1/norm_1/Reshape:0 float 1 2 3 = 1 2 3 4 5 6\n"
+    "init s_1/norm_1/Reshape_1:0 float 1 2 3 = 7 8 9 10 11 12\n"
+    "d = MatMul(x, s_1/dense_1/Cast/ReadVariableOp:0) name=\"s_1/dense_1/MatMul\"\n"
+    "m = Mul(d, s_1/norm_1/Reshape:0) name=\"s_1/norm_1/mul\"\n"
+    "y = Add(m, s_1/norm_1/Reshape_1:0) name=\"s_1/norm_1/add\"\n"
+    "output y float N 2 3\n";
+
 static void check_keras3(const char *text, const char *name, const char *shape, const double *want)
 {
     check_both_ways(text, ".weights.h5", 3, name, shape, want);
@@ -326,6 +403,14 @@ static void test_keras3(void)
                  (double[]){1, 3, 5, 7, 2, 4, 6, 8});
     check_keras3(apart_2d, "/layers/separable_conv2d/vars/1", "[1,1,4,3]",
                  (double[]){1, 5, 9, 2, 6, 10, 3, 7, 11, 4, 8, 12});
+    check_keras3(apart_1d, "/layers/separable_conv1d/vars/0", "[2,2,2]",
+                 (double[]){1, 3, 5, 7, 2, 4, 6, 8});
+    check_keras3(apart_1d, "/layers/separable_conv1d/vars/1", "[1,4,3]",
+                 (double[]){1, 5, 9, 2, 6, 10, 3, 7, 11, 4, 8, 12});
+    check_keras3(two_axes, "/layers/layer_normalization/vars/0", "[2,3]",
+                 (double[]){1, 2, 3, 4, 5, 6});
+    check_keras3(two_axes, "/layers/layer_normalization/vars/1", "[2,3]",
+                 (double[]){7, 8, 9, 10, 11, 12});
     check_keras3(apart_2d, "/layers/separable_conv2d/vars/2", "[3]", (double[]){1, 2, 3});
 }
 
@@ -501,6 +586,7 @@ int main(void)
     test_good();
     test_back();
     test_like();
+    test_legacy_of_archive();
     test_without_model();
     test_row_27();
     test_prefixes();

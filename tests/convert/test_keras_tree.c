@@ -94,6 +94,7 @@ static void test_inside(void)
     test_known("sequential");
     CHECK_OK(convert(legacy, false));
     CHECK_NAMES(legacy, "zz:kernel:0 sequential:kernel:0 sequential:kernel:0 aa:kernel:0 ");
+    CHECK_(strstr(told, "'sequential' is a model inside"), "%s", told);
     check_back(legacy);
     CHAIN_3("functional_5"); /* whatever number it got */
     test_known("functional");
@@ -152,6 +153,20 @@ static void test_folded(void)
     CHECK_FAILS(convert(store, false), "folded a batch normalisation into 'm/conv/BiasAdd_weights");
     CHECK_FAILS(convert(legacy, true), "folded a batch normalisation");
     CHECK_OK(convert(tiny_path("folded.npz"), false));
+}
+
+/* Keras 3's separable convolution, whose pointwise kernel and the normalisation are one. */
+static void test_merged(void)
+{
+    make_onnx_file(model, "producer tf2onnx\ninput x float N 2 3 3\n"
+                          "init m_1/s_1/separable_conv2d/merged_input:0 float 2 2 1 1 = normal 1\n"
+                          "init m_1/bn_1/batchnorm/sub:0 float 2 = 1 2\n"
+                          "init const_fold_opt__9 float 2 1 1 1 = 1 2\n"
+                          "d = Conv(x, const_fold_opt__9) group=2 "
+                          "name=\"m_1/s_1/separable_conv2d/depthwise\"\n"
+                          "y = Conv(d, m_1/s_1/separable_conv2d/merged_input:0, "
+                          "m_1/bn_1/batchnorm/sub:0)\noutput y float N 2 3 3\n");
+    CHECK_FAILS(convert(legacy, true), "folded a batch normalisation into");
 }
 
 /* What an exporter took away is said where a file has it. */
@@ -245,6 +260,7 @@ int main(void)
     test_statistics();
     test_folded();
     test_reasons();
+    test_merged();
     test_halves();
     tiny_end();
     return test_end();

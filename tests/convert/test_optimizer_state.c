@@ -61,6 +61,7 @@ static void test_keras(void)
     } files[] = {
         {FILES "keras2.3.1.parallel4_relocated.model.h5", "exp_avg", "exp_avg_sq"},
         {FILES "keras3_adam.model.h5", "exp_avg", "exp_avg_sq"},
+        {FILES "keras3_adam.keras", "exp_avg", "exp_avg_sq"},
         {FILES "tfkeras2.15.sgd.model.h5", "velocity", NULL},
     };
     static const char *const to[] = {"state.npz", "state.safetensors"};
@@ -71,6 +72,59 @@ static void test_keras(void)
             check_slots(build_path(to[k]), files[i].first, files[i].second);
         }
     }
+}
+
+/* ---- Through a model ------------------------------------------------------------------------- */
+
+/* How many of Keras's optimizer arrays are, by name, the same in both. */
+static int same_in_both(const char *a, const char *b)
+{
+    struct mgpu_checkpoint *x, *y;
+    int same = 0;
+    CHECK_OK(mgpu_checkpoint_open(&x, a, false));
+    CHECK_OK(mgpu_checkpoint_open(&y, b, false));
+    for (int i = 0; x && y && i < x->count; i++)
+        for (int k = 0; k < y->count; k++) {
+            struct mgpu_array p = {0}, q = {0};
+            if (strncmp(x->tensor[i].name, "/optimizer/vars/", 16) ||
+                strcmp(x->tensor[i].name, y->tensor[k].name))
+                continue;
+            CHECK_OK(mgpu_checkpoint_load(x, i, &p));
+            CHECK_OK(mgpu_checkpoint_load(y, k, &q));
+            int64_t n = mgpu_array_count(&p);
+            bool equal = n == mgpu_array_count(&q);
+            for (int64_t e = 0; equal && e < n; e++)
+                equal = mgpu_get_double(p.data, p.type, e) == mgpu_get_double(q.data, q.type, e);
+            same += equal;
+            mgpu_array_free(&p);
+            mgpu_array_free(&q);
+        }
+    mgpu_checkpoint_close(x);
+    mgpu_checkpoint_close(y);
+    return same;
+}
+
+/* Into the names and layouts of the model's framework; Keras 3's store has a count, the rate, then
+ * two arrays for each of eight weights. */
+static void test_through_model(void)
+{
+    struct mgpu_convert_options o = {.model = FILES "model.onnx", .optimizer_state = true};
+    const char *keras = FILES "keras3_adam.keras", *store = build_text(build_path("s.weights.h5"));
+    const char *named = build_text(build_path("named.safetensors"));
+    CHECK_OK(weights_convert(line, keras, named, &o));
+    check_slots(named, "exp_avg", "exp_avg_sq");
+    CHECK_OK(weights_convert(line, keras, store, &o));
+    CHECK_(same_in_both(keras, store) == 18, "%d", same_in_both(keras, store));
+    CHECK_FAILS(weights_convert(line, named, store, &o), "Keras wants the learning rate");
+    CHECK_OK(weights_convert(line, FILES "keras2.3.1.parallel4_relocated.model.h5", store, &o));
+    o.like = keras;
+    CHECK_OK(weights_convert(line, FILES "keras3_adam.model.h5", store, &o));
+    CHECK_(same_in_both(keras, store) == 18, "%d", same_in_both(keras, store));
+    o.like = FILES "keras3.weights.h5";
+    CHECK_FAILS(weights_convert(line, keras, store, &o), "--like wants a .keras");
+    o.like = NULL;
+    CHECK_FAILS(weights_convert(line, FILES "tfkeras2.15.sgd.model.h5", build_path("x.h5"), &o),
+                "have a place for it");
 }
 
 /* ---- Into a run ------------------------------------------------------------------------------ */
@@ -176,6 +230,7 @@ int main(void)
     tiny_begin();
     build_begin();
     test_keras();
+    test_through_model();
     test_init();
     test_goes_on("adam,lr=0.1");
     test_goes_on("adam,lr=0.1,amsgrad,decay=0.1,style=keras2");

@@ -169,7 +169,7 @@ static void test_rules(void)
     put(MGPU_FLOAT, 1, own);
     write_rules("2.bias -> 0.bias\n");
     CHECK_FAILS(weights_convert(line, file, out, &o),
-                "'0.bias' [2] has no place: '0/bias' of the model got '2.bias'");
+                "'0.bias' [2] has no place: '0.bias' of the model got '2.bias'");
     write_rules("* -> 0.weight\n");
     CHECK_FAILS(weights_convert(line, file, out, &o), "'*' stands once on both sides");
     write_rules("0.weight -> *\n");

@@ -25,7 +25,8 @@ static void make_model(const char *path, const char *fc, const char *last)
     make_onnx_file(path, text);
 }
 
-/* A file of [rows,2] tensors, 1 2 3 ... through all of them. NULL ends the names. */
+/* A file of [rows,2] tensors, 1 2 3 ... through all of them; "n_averaged" is a count, as PyTorch's
+ * AveragedModel has it. NULL ends the names. */
 static void put_as(enum mgpu_target target, const char *const *names, int64_t rows)
 {
     struct mgpu_named_array a[8] = {0};
@@ -33,6 +34,10 @@ static void put_as(enum mgpu_target target, const char *const *names, int64_t ro
     double value = 1;
     for (; names[n]; n++) {
         a[n].name = (char *)names[n];
+        if (!strcmp(names[n], "n_averaged")) {
+            CHECK_OK(mgpu_array_init(&a[n].array, MGPU_INT64, 0, (int64_t[]){0}, names[n]));
+            continue;
+        }
         if (mgpu_array_init(&a[n].array, MGPU_FLOAT, 2, (int64_t[]){rows, 2}, names[n]) < 0)
             abort();
         for (int i = 0; i < 2 * rows; i++)
@@ -96,7 +101,7 @@ static void test_foreign(void)
     struct mgpu_convert_options o = {.model = model}, partial = {.model = model, .partial = true};
     put(NAMES("model.fc.weight", "model.out.weight", "loss_fn.weight"), 2);
     CHECK_FAILS(weights_convert(line, file, out, &o),
-                "2 of 3 tensors: 'loss_fn.weight' [2,2] has no place");
+                "'loss_fn.weight' [2,2] has no place in the model (--partial takes the rest)");
     CHECK_OK(weights_convert(line, file, out, &partial));
     CHECK_(!strcmp(line, "2 of 3 tensors, prefix model. removed\n"), "%s", line);
     CHECK(weights_differ(out, tiny_path("full.onnx"), 0) == 0);
@@ -106,15 +111,48 @@ static void test_foreign(void)
     /* of two models as good as each other none is taken; of two others the better one is */
     put(NAMES("model.fc.weight", "model.out.weight", "ema.fc.weight", "ema.out.weight"), 2);
     CHECK_FAILS(weights_convert(line, file, out, &partial),
-                "'ema.fc.weight' [2,2] is of one of two models, 'ema' and 'model'");
+                "0 of 4 tensors: it holds two models, 'ema' and 'model': --map tells which");
+    partial.by_order = true;
+    CHECK_FAILS(weights_convert(line, file, out, &partial), "it holds two models");
+    partial.by_order = false;
     put(NAMES("critic.fc.weight", "critic.a.weight", "critic.b.weight", "actor.module.fc.weight",
               "actor.module.out.weight"),
         2);
     CHECK_OK(weights_convert(line, file, out, &partial));
     CHECK_(!strcmp(line, "2 of 5 tensors, prefix actor.module. removed\n"), "%s", line);
+    put(NAMES("n_averaged", "module.fc.weight", "module.out.weight"), 2);
+    CHECK_OK(weights_convert(line, file, out, &o));
+    CHECK_(!strcmp(line, "3 of 3 tensors, prefix module. removed\n"), "%s", line);
+    CHECK(weights_differ(out, tiny_path("full.onnx"), 0) == 0);
+    put(NAMES("fc.weight", "out.weight", "fc.lora_A.weight"), 2);
+    CHECK_FAILS(weights_convert(line, file, out, &o), "is LoRA's change of a weight, beside it");
     /* two names that would become one stay as they are */
     put(NAMES("fc.weight", "fc._orig_mod.weight", "out.weight"), 2);
     CHECK_FAILS(weights_convert(line, file, out, &o), "'fc._orig_mod.weight'");
+}
+
+/* As huggingface_hub cuts a large file; a shard of another kind is refused. */
+static void test_shards(void)
+{
+    static const char index[] =
+        "{\"metadata\":{\"total_size\":32},\"weight_map\":{\"fc.weight\":\"1.safetensors\","
+        "\"out.weight\":\"2.safetensors\"}}";
+    const struct mgpu_convert_options o = {.model = model};
+    const char *list = tiny_path("model.safetensors.index.json");
+    FILE *f = fopen(list, "w");
+    fwrite(index, 1, sizeof index - 1, f);
+    fclose(f);
+    put(NAMES("fc.weight"), 2);
+    CHECK(rename(file, tiny_path("1.safetensors")) == 0);
+    put(NAMES("out.weight"), 2);
+    CHECK(rename(file, tiny_path("2.safetensors")) == 0);
+    CHECK_OK(weights_convert(line, list, out, &o));
+    CHECK_(!strcmp(line, "2 of 2 tensors\n"), "%s", line);
+    make_model(tiny_path("shards.onnx"), "1 2 3 4", "1 2 3 4");
+    CHECK(weights_differ(out, tiny_path("shards.onnx"), 0) == 0);
+    put_as(MGPU_TARGET_KERAS_H5, NAMES("out.weight"), 2);
+    CHECK(rename(file, tiny_path("2.safetensors")) == 0);
+    CHECK_FAILS(weights_convert(line, list, out, &o), "a shard of another kind than the first");
 }
 
 static char *result(const struct mgpu_convert_options *o)
@@ -133,7 +171,7 @@ static void test_left_out(void)
     put(NAMES("fc.weight", "loss_fn.weight"), 2);
     char *text = result(&o);
     CHECK_(strstr(text, "\"matched\":1,\"total\":2") &&
-               strstr(text, "{\"name\":\"out/weight\",\"why\":\"missing\"") &&
+               strstr(text, "{\"name\":\"out.weight\",\"why\":\"missing\"") &&
                strstr(text, "{\"name\":\"loss_fn.weight\",\"why\":\"no place\""),
            "%s", text);
     free(text);
@@ -301,6 +339,7 @@ int main(void)
     test_chains(MGPU_TARGET_SAFETENSORS);
     test_chains(MGPU_TARGET_NPZ);
     test_foreign();
+    test_shards();
     test_left_out();
     test_compare();
     test_compare_rest();

@@ -461,7 +461,9 @@ static void test_broken(void)
     CHECK_OK(mgpu_save(t, file));
     mgpu_trainer_free(t);
     o.resume = file;
-    refused(model, &o, "this is no checkpoint of a run");
+    refused(model, &o, "no checkpoint of a run, it has no training_state (--init takes");
+    o.resume = model;
+    refused(model, &o, "no checkpoint of a run, which is HDF5");
     o.resume = build_path("pipe.h5");
     CHECK(mkfifo(o.resume, 0600) == 0);
     refused(model, &o, "pipe.h5: not a regular file");
@@ -484,6 +486,8 @@ static void test_notes(void)
     o.batch = 4;
     o.clip_norm = 2;
     o.seed = 9;
+    o.scale = tiny_list("x=2", NULL);
+    o.reduce_lr = "patience=1";
     mgpu_set_note(take_note, NULL);
     CHECK_OK(mgpu_trainer_new(&t, model, &o));
     mgpu_set_note(NULL, NULL);
@@ -493,6 +497,8 @@ static void test_notes(void)
            "%s", noted);
     CHECK(strstr(noted, "--clip-norm is '2' now; in the run before it was '0'\n"));
     CHECK(strstr(noted, "batch: 4 now; in the run before 3\n"));
+    CHECK(strstr(noted, "--scale is 'x=2' now; in the run before it was ''\n"));
+    CHECK(strstr(noted, "--reduce-lr is 'patience=1' now; in the run before it was ''\n"));
     CHECK(strstr(noted, "--seed 9: the seed stays 5"));
 }
 

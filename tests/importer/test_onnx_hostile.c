@@ -275,7 +275,7 @@ static void test_bad_versions(void)
     build_bytes(build_path("bad.onnx"), "", 0);
     refused_file(build_path("bad.onnx"), "not an ONNX model", "");
     build_bytes(build_path("bad.onnx"), "\x89HDF\r\n\x1a\n", 8);
-    refused_file(build_path("bad.onnx"), "byte 0 (ModelProto)", "");
+    refused_file(build_path("bad.onnx"), "an HDF5 file, not an ONNX model", "");
     refused_file(build_path("sub"), "not a regular file", "");
     refused_file(build_path("fifo"), "not a regular file", "");
     refused_file(build_path("absent.onnx"), "No such file", "");
@@ -386,6 +386,22 @@ static void test_bad_bytes(void)
     refused_bytes("\x12\x03"
                   "a\0b",
                   5, "(ModelProto.producer_name): zero byte");
+}
+
+/* What people give for a model is called what it is. */
+static void test_other_kinds(void)
+{
+    static const struct {
+        const char *bytes, *kind;
+        size_t size;
+    } files[] = {{"\x89HDF\r\n\x1a\n", "an HDF5 file", 8},
+                 {"PK\3\4", "a zip archive (.keras, .npz, .pt)", 4},
+                 {"\x40\0\0\0\0\0\0\0{", "safetensors", 9},
+                 {"\x80\2}", "a pickled file", 3}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        build_bytes(build_path("bad.onnx"), files[i].bytes, files[i].size);
+        refused_file(build_path("bad.onnx"), files[i].kind, "not an ONNX model");
+    }
 }
 
 /* Files of 1 MiB in which each few bytes ask for much memory. */
@@ -529,6 +545,7 @@ int main(void)
     test_bad_attributes();
     test_nesting();
     test_bad_bytes();
+    test_other_kinds();
     test_amplification();
     test_cut();
     test_damaged();

@@ -1,0 +1,120 @@
+/* An optimizer's arrays as the model's framework has them: under its names in npz and safetensors,
+ * in Keras's order in its store. */
+#include "exporter/framework_names.h"
+#include "exporter/slots.h"
+#include "runtime/base/status.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* The slot of the array's weight, in its holder's layout; 0: there is none, else 1. */
+static int take_slot(struct mgpu_array *out, const struct mgpu_framework_arrays *a, int i,
+                     const struct mgpu_model_source *s, const char *slot)
+{
+    const struct mgpu_framework_from *from = &a->from[i];
+    if (from->weight < 0)
+        return 0;
+    const struct mgpu_weight *w = &s->weights->weight[from->weight];
+    const char *name = mgpu_arena_format(a->arena, "%s:%s", w->name, slot);
+    const struct mgpu_array *given = mgpu_array_list_find(&s->state->list, name);
+    struct mgpu_array whole;
+    enum mgpu_tail tail;
+    if (!given)
+        return 0;
+    MGPU_TRY(mgpu_array_init(&whole, MGPU_FLOAT, given->rank, given->dims, name));
+    mgpu_convert(whole.data, MGPU_FLOAT, given->data, given->type, mgpu_array_count(given));
+    if (w->holder[from->holder].copy == MGPU_COPY_TRANSPOSED) {
+        int64_t rows = given->dims[0], columns = given->dims[1];
+        struct mgpu_array turned;
+        int rc = mgpu_array_init(&turned, MGPU_FLOAT, 2, (int64_t[]){columns, rows}, name);
+        if (rc == 0)
+            mgpu_weight_transpose(turned.data, whole.data, MGPU_FLOAT, rows, columns);
+        mgpu_array_free(&whole);
+        MGPU_TRY(rc);
+        whole = turned;
+    }
+    int rc = mgpu_framework_array(out, a, i, &whole, mgpu_slot_is_square(slot), &tail);
+    mgpu_array_free(&whole);
+    if (rc == 0 && tail != MGPU_TAIL_ZERO)
+        rc = mgpu_fail(MGPU_EUNSUPPORTED,
+                       "'%s': the graph has two halves of a recurrent bias with a state each, "
+                       "Keras one bias",
+                       name);
+    return rc < 0 ? rc : 1;
+}
+
+static void add(struct mgpu_framework_arrays *a, const char *name, struct mgpu_array array)
+{
+    a->array = mgpu_grow(a->array, (size_t)a->count, sizeof *a->array);
+    a->from = mgpu_grow(a->from, (size_t)a->count, sizeof *a->from);
+    a->from[a->count] = (struct mgpu_framework_from){.variable = -1, .weight = -1, .tensor = -1};
+    a->array[a->count++] = (struct mgpu_named_array){.name = (char *)name, .array = array};
+}
+
+static int add_number(struct mgpu_framework_arrays *a, const char *name, enum mgpu_dtype type,
+                      double value)
+{
+    struct mgpu_array number;
+    MGPU_TRY(mgpu_array_init(&number, type, 0, (int64_t[]){0}, name));
+    mgpu_set_double(number.data, type, 0, value);
+    add(a, name, number);
+    return 0;
+}
+
+static int add_slot(struct mgpu_framework_arrays *a, int i, const struct mgpu_model_source *s,
+                    const char *slot, bool store, int *index)
+{
+    struct mgpu_array array = {0};
+    int rc = take_slot(&array, a, i, s, slot);
+    if (rc > 0)
+        add(a,
+            store ? mgpu_arena_format(a->arena, "optimizer/vars/%d", (*index)++)
+                  : mgpu_arena_format(a->arena, "%s:%s", a->array[i].name, slot),
+            array);
+    else
+        mgpu_array_free(&array);
+    return rc;
+}
+
+/* Keras's order (slots.h): Adam's two stand weight by weight, all others one kind after the other.
+ */
+static const char *const passes[][2] = {{"exp_avg", "exp_avg_sq"},
+                                        {"max_exp_avg_sq"},
+                                        {"square_avg"},
+                                        {"velocity"},
+                                        {"grad_avg"},
+                                        {"sum"},
+                                        {"momentum"}};
+enum { PASSES = sizeof passes / sizeof *passes, KERAS_PASSES = PASSES - 1 };
+
+static int add_slots(struct mgpu_framework_arrays *a, const struct mgpu_model_source *s, bool store,
+                     int count)
+{
+    int index = 2, added = 0;
+    for (int p = 0; p < (store ? KERAS_PASSES : PASSES); p++)
+        for (int i = 0; i < count; i++)
+            for (int k = 0; k < 2 && passes[p][k]; k++) {
+                int one = add_slot(a, i, s, passes[p][k], store, &index);
+                MGPU_TRY(one);
+                added += one;
+            }
+    return added;
+}
+
+int mgpu_framework_state(struct mgpu_framework_arrays *a, const struct mgpu_model_source *s,
+                         enum mgpu_target target)
+{
+    bool store = target == MGPU_TARGET_KERAS_STORE;
+    int count = a->count;
+    if (store && isnan(s->state->rate))
+        return mgpu_fail(MGPU_EINVALID, "Keras wants the learning rate beside the optimizer's "
+                                        "state, and it is not in the file that is read");
+    MGPU_TRY(add_number(a, store ? "optimizer/vars/0" : MGPU_SLOT_UPDATES, MGPU_INT64,
+                        (double)s->state->updates));
+    if (store)
+        MGPU_TRY(add_number(a, "optimizer/vars/1", MGPU_FLOAT, s->state->rate));
+    int added = add_slots(a, s, store, count);
+    return added ? added < 0 ? added : 0
+                 : mgpu_fail(MGPU_EUNSUPPORTED, "Keras's optimizers have no such state (PyTorch's "
+                                                "momentum is another number)");
+}

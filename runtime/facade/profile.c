@@ -51,9 +51,8 @@ static void add_reordered(struct json_object *o, const struct mgpu_backend *back
                           const struct mgpu_program *p, const struct mgpu_instruction *in)
 {
     char text[MGPU_VALUE_TEXT];
-    unsigned operands = in->kernel && backend->reordered
-                            ? backend->reordered(in->node, in->kernel, in->state)
-                            : 0;
+    unsigned operands =
+        in->kernel && backend->reordered ? backend->reordered(in->node, in->kernel, in->state) : 0;
     struct json_object *list = operands ? json_object_new_array() : NULL;
     for (int i = 0; i < in->inputs + in->outputs && operands; i++)
         if (operands >> i & 1)

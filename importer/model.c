@@ -570,6 +570,19 @@ int mgpu_onnx_model_new(struct mgpu_onnx_model **out, const struct mgpu_onnx_fil
     return mgpu_prefix(rc, "%s", file->path);
 }
 
+/* The model is made of the file that it borrows from, which nobody else reads any more. */
+void mgpu_onnx_model_drop(struct mgpu_onnx_model *model, int initializer)
+{
+    struct mgpu_onnx_initializer *i = &model->initializer[initializer];
+    Onnx__TensorProto *proto = (Onnx__TensorProto *)(uintptr_t)i->proto;
+    mgpu_onnx_held_free(&i->held);
+    i->array.data = NULL;
+    if (!proto)
+        return;
+    free(proto->raw_data.data);
+    proto->raw_data.data = NULL;
+}
+
 void mgpu_onnx_model_free(struct mgpu_onnx_model *model)
 {
     if (!model)

@@ -91,6 +91,10 @@ struct mgpu_onnx_model {
 int mgpu_onnx_model_new(struct mgpu_onnx_model **out, const struct mgpu_onnx_file *file);
 void mgpu_onnx_model_free(struct mgpu_onnx_model *model);
 
+/* Frees the elements of an initializer that nobody will read; its type and dims stay. Before the
+ * file is written, the tensor is given new ones. */
+void mgpu_onnx_model_drop(struct mgpu_onnx_model *model, int initializer);
+
 /* The initializer called `name` (flat), or -1. */
 int mgpu_onnx_find_initializer(const struct mgpu_onnx_model *model, const char *name);
 

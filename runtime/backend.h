@@ -64,6 +64,11 @@ struct mgpu_backend {
      * outputs) must have, and *hidden the elements that a plain kernel reorders on the way in and
      * out. It depends on the sizes of one sample, not on how many there are. NULL: never. */
     bool (*blocks)(const struct mgpu_node *node, int *block, int64_t *hidden);
+
+    /* Operands (inputs, then outputs) that a kernel of it brings into another layout each time it
+     * runs, as bits; what prepare made is in `state`. NULL: none that it knows of. */
+    unsigned (*reordered)(const struct mgpu_node *node, const struct mgpu_kernel *kernel,
+                          const void *state);
 };
 
 extern const struct mgpu_backend mgpu_backend_ref;

@@ -379,6 +379,7 @@ int mgpu_optimize(struct mgpu_graph *g, const struct mgpu_backend *backend)
     if (backend->biases_apart)
         MGPU_TRY(mgpu_biases_apart(g));
     mgpu_fuse(g, backend);
+    MGPU_TRY(mgpu_compute_again(g, backend));
     return mgpu_choose_layouts(g, backend);
 }
 

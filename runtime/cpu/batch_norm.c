@@ -23,10 +23,10 @@ static struct sizes sizes_of(const struct mgpu_launch *l)
 }
 
 /* Element `i` of an output that may be unwanted. */
-static void put(const struct mgpu_launch *l, int output, int64_t i, double value)
+static void put(const struct mgpu_launch *l, int output, int64_t i, float value)
 {
     if (output < l->outputs && l->out[output].data)
-        ((float *)l->out[output].data)[i] = (float)value;
+        ((float *)l->out[output].data)[i] = value;
 }
 
 static float get(const struct mgpu_launch *l, int input, int64_t i)
@@ -53,24 +53,44 @@ static struct run run_of(const struct sizes *z, int64_t c, int64_t r)
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-static void forward_channel(const struct mgpu_launch *l, const struct sizes *z, int64_t c)
+/* As they are stored: what is computed from them is the same when they are given. */
+struct statistics {
+    float mean, variance;
+};
+
+/* `scale`: which input it is. */
+static float factor_of(const struct mgpu_launch *l, const struct sizes *z, int64_t c, int scale,
+                       float variance)
+{
+    return (float)((double)get(l, scale, c) / sqrt((double)variance + z->epsilon));
+}
+
+static struct statistics statistics_of(const struct mgpu_launch *l, const struct sizes *z,
+                                       int64_t c)
 {
     const float *x = (const float *)l->in[0].data + c * z->s;
     int64_t step = z->c * z->s;
     double count = (double)(z->n * z->s), sum = 0, squares = 0;
+    if (mgpu_statistics_given(l))
+        return (struct statistics){get(l, 4, c), get(l, 5, c)};
     for (int64_t i = 0; i < z->n; i++)
         sum += mgpu_cpu_sum(x + i * step, z->s);
     float mean = (float)(sum / count);
     for (int64_t i = 0; i < z->n; i++)
         squares += mgpu_cpu_sum_squares(x + i * step, mean, z->s);
-    double variance = squares / count;
-    put(l, 1, c, (double)mean);
-    put(l, 2, c, variance);
+    return (struct statistics){mean, (float)(squares / count)};
+}
+
+static void forward_channel(const struct mgpu_launch *l, const struct sizes *z, int64_t c)
+{
+    struct statistics s = statistics_of(l, z, c);
+    put(l, 1, c, s.mean);
+    put(l, 2, c, s.variance);
     if (!l->out[0].data)
         return;
-    float factor = (float)((double)get(l, 1, c) / sqrt(variance + z->epsilon));
+    float mean = s.mean, factor = factor_of(l, z, c, 1, s.variance);
+    const float *x = l->in[0].data;
     float *y = l->out[0].data;
-    x = l->in[0].data;
     for (int64_t r = 0; r < runs_of(z); r++) {
         struct run run = run_of(z, c, r);
         mgpu_cpu_affine(y + run.at, x + run.at, mean, factor, get(l, 2, c), run.n);
@@ -113,21 +133,32 @@ MGPU_SIMD static void columns_affine(float *y, const float *x, int64_t n, int64_
             y[i * step + j] = (x[i * step + j] - mean[j]) * factor[j] + offset[j];
 }
 
-static void forward_block(const struct mgpu_launch *l, const struct sizes *z, int64_t c,
-                          int64_t width)
+static void block_statistics(const struct mgpu_launch *l, const struct sizes *z, int64_t c,
+                             int64_t width, float *mean, float *variance)
 {
     const float *x = (const float *)l->in[0].data + c;
-    float mean[BLOCK], factor[BLOCK];
     double sum[BLOCK];
     column_sums(x, z->n, z->c, sum, width);
     for (int64_t j = 0; j < width; j++)
         mean[j] = (float)(sum[j] / (double)z->n);
     column_squares(x, z->n, z->c, mean, sum, width);
+    for (int64_t j = 0; j < width; j++)
+        variance[j] = (float)(sum[j] / (double)z->n);
+}
+
+static void forward_block(const struct mgpu_launch *l, const struct sizes *z, int64_t c,
+                          int64_t width)
+{
+    const float *x = (const float *)l->in[0].data + c;
+    float mean[BLOCK], variance[BLOCK], factor[BLOCK];
+    if (!mgpu_statistics_given(l))
+        block_statistics(l, z, c, width, mean, variance);
     for (int64_t j = 0; j < width; j++) {
-        double variance = sum[j] / (double)z->n;
-        put(l, 1, c + j, (double)mean[j]);
-        put(l, 2, c + j, variance);
-        factor[j] = (float)((double)get(l, 1, c + j) / sqrt(variance + z->epsilon));
+        mean[j] = mgpu_statistics_given(l) ? get(l, 4, c + j) : mean[j];
+        variance[j] = mgpu_statistics_given(l) ? get(l, 5, c + j) : variance[j];
+        put(l, 1, c + j, mean[j]);
+        put(l, 2, c + j, variance[j]);
+        factor[j] = factor_of(l, z, c + j, 1, variance[j]);
     }
     if (l->out[0].data)
         columns_affine((float *)l->out[0].data + c, x, z->n, z->c, mean, factor,
@@ -148,10 +179,19 @@ static struct gradient finish_channel(const struct mgpu_launch *l, const struct 
     double count = (double)(z->n * z->s);
     double inv_std = 1 / sqrt((double)get(l, 4, c) + z->epsilon);
     double factor = (double)get(l, 2, c) * inv_std;
-    put(l, 1, c, products * inv_std);
-    put(l, 2, c, sum);
+    put(l, 1, c, (float)(products * inv_std));
+    put(l, 2, c, (float)sum);
     return (struct gradient){(float)factor, (float)(-factor * inv_std * inv_std * products / count),
                              (float)(-factor * sum / count)};
+}
+
+static const float *arriving(const struct mgpu_launch *l, const struct sizes *z, int64_t c,
+                             struct run run, float room[MGPU_RUN])
+{
+    if (mgpu_limits_by_bias(l))
+        mgpu_cpu_affine(room, (const float *)l->in[0].data + run.at, get(l, 3, c),
+                        factor_of(l, z, c, 2, get(l, 4, c)), get(l, 5, c), run.n);
+    return mgpu_arriving_run(l, run.at, run.n, room);
 }
 
 static void backward_channel(const struct mgpu_launch *l, const struct sizes *z, int64_t c)
@@ -161,7 +201,7 @@ static void backward_channel(const struct mgpu_launch *l, const struct sizes *z,
     float mean = get(l, 3, c), room[MGPU_RUN];
     for (int64_t r = 0; r < runs_of(z); r++) {
         struct run run = run_of(z, c, r);
-        const float *dy = mgpu_arriving_run(l, run.at, run.n, room);
+        const float *dy = arriving(l, z, c, run, room);
         sum += mgpu_cpu_sum(dy, run.n);
         products += mgpu_cpu_sum_products(x + run.at, mean, dy, run.n);
     }
@@ -171,8 +211,8 @@ static void backward_channel(const struct mgpu_launch *l, const struct sizes *z,
     float *dx = l->out[0].data;
     for (int64_t r = 0; r < runs_of(z); r++) {
         struct run run = run_of(z, c, r);
-        mgpu_cpu_affine_2(dx + run.at, mgpu_arriving_run(l, run.at, run.n, room), g.factor,
-                          x + run.at, mean, g.slope, g.offset, run.n);
+        mgpu_cpu_affine_2(dx + run.at, arriving(l, z, c, run, room), g.factor, x + run.at, mean,
+                          g.slope, g.offset, run.n);
     }
 }
 
@@ -254,7 +294,8 @@ static int run_backward(const struct mgpu_launch *l)
 static bool accepts(const struct mgpu_node *node)
 {
     const struct mgpu_batch_norm_attrs *a = node->attrs;
-    bool finishes = a->clips || (node->op == &mgpu_op_batch_norm && node->inputs > 3);
+    bool adds = node->op == &mgpu_op_batch_norm && node->inputs > 3 && node->input[3];
+    bool finishes = a->clips || adds;
     const struct mgpu_value *x = node->input[0];
     int64_t samples = x->dims[0].value * x->dims[1].value;
     return mgpu_cpu_all_float(node) && (!finishes || mgpu_value_count(x) > samples);

@@ -155,17 +155,26 @@ static struct statistics statistics_of(const struct task *t)
     return s;
 }
 
+/* As they are stored: what is computed from them is the same when they are given. */
+static void find_statistics(const struct task *t, float *mean, float *variance)
+{
+    bool given = mgpu_statistics_given(t->l);
+    struct statistics s = given ? (struct statistics){0} : statistics_of(t);
+    for (int j = 0; j < t->channels; j++) {
+        mean[j] = (float)(given ? get(t, 4, j) : s.mean[j]);
+        variance[j] = (float)(given ? get(t, 5, j) : s.squares[j] / s.count);
+    }
+}
+
 static void forward(const struct task *t)
 {
     const struct mgpu_batch_norm_attrs *a = t->l->node->attrs;
-    struct statistics s = statistics_of(t);
-    float mean[LANES] = {0}, factor[LANES] = {0}, offset[LANES] = {0};
+    float mean[LANES] = {0}, variance[MOST], factor[LANES] = {0}, offset[LANES] = {0};
+    find_statistics(t, mean, variance);
     for (int j = 0; j < t->channels; j++) {
-        double variance = s.squares[j] / s.count;
-        put(t, 1, j, s.mean[j]);
-        put(t, 2, j, variance);
-        mean[j] = (float)s.mean[j];
-        factor[j] = (float)(get(t, 1, j) / sqrt(variance + a->epsilon));
+        put(t, 1, j, (double)mean[j]);
+        put(t, 2, j, (double)variance[j]);
+        factor[j] = (float)(get(t, 1, j) / sqrt((double)variance[j] + a->epsilon));
         offset[j] = (float)get(t, 2, j);
     }
     repeat(mean, t->p.block);
@@ -182,20 +191,48 @@ static void forward(const struct task *t)
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-static void add_sums(const struct task *t, const float *mean, double *sum, double *products)
+/* As forward made y of x. */
+struct map {
+    float mean[LANES], factor[LANES], offset[LANES];
+};
+
+static struct map map_of(const struct task *t)
+{
+    const struct mgpu_batch_norm_attrs *a = t->l->node->attrs;
+    struct map m = {{0}, {0}, {0}};
+    for (int j = 0; j < t->channels; j++) {
+        m.mean[j] = (float)get(t, 3, j);
+        m.factor[j] = (float)(get(t, 2, j) / sqrt(get(t, 4, j) + a->epsilon));
+        m.offset[j] = mgpu_limits_by_bias(t->l) ? (float)get(t, 5, j) : 0;
+    }
+    repeat(m.mean, t->p.block);
+    repeat(m.factor, t->p.block);
+    repeat(m.offset, t->p.block);
+    return m;
+}
+
+static const float *arriving(const struct task *t, const struct map *m, int64_t at, int64_t n,
+                             float room[MGPU_RUN])
+{
+    if (mgpu_limits_by_bias(t->l))
+        affine(room, (const float *)t->l->in[0].data + at, n, m->mean, m->factor, m->offset);
+    return mgpu_arriving_run(t->l, at, n, room);
+}
+
+static void add_sums(const struct task *t, const struct map *m, double *sum, double *products)
 {
     double part[MOST];
     float room[MGPU_RUN];
     for (int64_t r = 0, n; r < runs_of(t); r++) {
         int64_t at = run_of(t, r, &n);
         const float *x = (const float *)t->l->in[0].data + at;
-        const float *dy = mgpu_arriving_run(t->l, at, n, room);
+        const float *dy = arriving(t, m, at, n, room);
         float lanes[LANES] = {0}, more[LANES] = {0};
         lane_sums(dy, n, lanes);
         fold(lanes, t->p.block, part);
         for (int j = 0; j < t->p.block; j++)
             sum[j] += part[j];
-        lane_products(x, dy, n, mean, more);
+        lane_products(x, dy, n, m->mean, more);
         fold(more, t->p.block, part);
         for (int j = 0; j < t->p.block; j++)
             products[j] += part[j];
@@ -206,11 +243,9 @@ static void backward(const struct task *t)
 {
     const struct mgpu_batch_norm_attrs *a = t->l->node->attrs;
     double sum[MOST] = {0}, products[MOST] = {0}, count = (double)(t->p.samples * t->p.places);
-    float mean[LANES] = {0}, factor[LANES] = {0}, slope[LANES] = {0}, offset[LANES] = {0};
-    for (int j = 0; j < t->channels; j++)
-        mean[j] = (float)get(t, 3, j);
-    repeat(mean, t->p.block);
-    add_sums(t, mean, sum, products);
+    float factor[LANES] = {0}, slope[LANES] = {0}, offset[LANES] = {0};
+    const struct map m = map_of(t);
+    add_sums(t, &m, sum, products);
     for (int j = 0; j < t->channels; j++) {
         double inv_std = 1 / sqrt(get(t, 4, j) + a->epsilon), scale = get(t, 2, j) * inv_std;
         put(t, 1, j, products[j] * inv_std);
@@ -226,8 +261,7 @@ static void backward(const struct task *t)
     const float *x = t->l->in[0].data;
     for (int64_t r = 0, n; dx && r < runs_of(t); r++) {
         int64_t at = run_of(t, r, &n);
-        affine_2(dx + at, mgpu_arriving_run(t->l, at, n, room), x + at, n, mean, factor, slope,
-                 offset);
+        affine_2(dx + at, arriving(t, &m, at, n, room), x + at, n, m.mean, factor, slope, offset);
     }
 }
 

@@ -11,6 +11,12 @@
 
 enum { MGPU_RUN = 4096 }; /* elements of a run, at most */
 
+/* Whether the statistics are given, and not those of x. */
+static inline bool mgpu_statistics_given(const struct mgpu_launch *l)
+{
+    return l->inputs > 4;
+}
+
 /* Elements [at, at + n) of y, which the normalisation has just written. */
 static inline void mgpu_finish_run(const struct mgpu_launch *l, int64_t at, int64_t n)
 {
@@ -22,7 +28,15 @@ static inline void mgpu_finish_run(const struct mgpu_launch *l, int64_t at, int6
                         n);
 }
 
-/* Elements [at, at + n) of dy as far as they passed the limits: dy itself, or `room`. */
+/* Whether y, which tells what passed the limits, is to be computed from x. */
+static inline bool mgpu_limits_by_bias(const struct mgpu_launch *l)
+{
+    const struct mgpu_batch_norm_attrs *a = l->node->attrs;
+    return a->clips && l->in[5].rank == 1;
+}
+
+/* Elements [at, at + n) of dy as far as they passed the limits: dy itself, or `room`, which holds y
+ * where it was computed. */
 static inline const float *mgpu_arriving_run(const struct mgpu_launch *l, int64_t at, int64_t n,
                                              float room[MGPU_RUN])
 {
@@ -30,7 +44,8 @@ static inline const float *mgpu_arriving_run(const struct mgpu_launch *l, int64_
     const float *dy = (const float *)l->in[1].data + at;
     if (!a->clips)
         return dy;
-    mgpu_cpu_mask(room, dy, (const float *)l->in[5].data + at, (float)a->low, (float)a->high, n);
+    const float *y = mgpu_limits_by_bias(l) ? room : (const float *)l->in[5].data + at;
+    mgpu_cpu_mask(room, dy, y, (float)a->low, (float)a->high, n);
     return room;
 }
 

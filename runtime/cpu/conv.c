@@ -340,3 +340,12 @@ const struct mgpu_kernel mgpu_cpu_conv[] = {
      mgpu_dnn_state_workspace, run_weight},
     {NULL, NULL, NULL, NULL, NULL, NULL, NULL},
 };
+
+unsigned mgpu_cpu_conv_reordered(const struct mgpu_node *node, const struct mgpu_kernel *kernel,
+                                 const void *state)
+{
+    for (const struct mgpu_kernel *k = mgpu_cpu_conv; k->op; k++)
+        if (k == kernel)
+            return mgpu_dnn_reordered(state, node->inputs);
+    return 0;
+}

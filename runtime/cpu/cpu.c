@@ -23,7 +23,8 @@ const struct mgpu_backend mgpu_backend_cpu = {.name = "cpu",
                                               .tables = tables,
                                               .blocked = blocked,
                                               .inexact = inexact,
-                                              .blocks = mgpu_cpu_blocks};
+                                              .blocks = mgpu_cpu_blocks,
+                                              .reordered = mgpu_cpu_conv_reordered};
 
 static bool is_float(const struct mgpu_value *value)
 {

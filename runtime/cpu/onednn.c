@@ -269,6 +269,17 @@ int64_t mgpu_dnn_workspace(const struct mgpu_dnn *dnn)
     return dnn->workspace;
 }
 
+unsigned mgpu_dnn_reordered(const struct mgpu_dnn *dnn, int inputs)
+{
+    unsigned operands = 0;
+    int in = 0, out = inputs;
+    for (int i = 0; i < dnn->count; i++) {
+        int at = dnn->operands[i].output ? out++ : in++;
+        operands |= dnn->operands[i].reorder ? 1u << at : 0;
+    }
+    return operands;
+}
+
 const char *mgpu_dnn_name(const struct mgpu_dnn *dnn)
 {
     const_dnnl_primitive_desc_t desc;

@@ -47,6 +47,10 @@ void mgpu_dnn_free(struct mgpu_dnn *dnn);
 /* Bytes of workspace that running needs. */
 int64_t mgpu_dnn_workspace(const struct mgpu_dnn *dnn);
 
+/* Operands that each run brings into another layout, as bits: inputs in their order, outputs from
+ * bit `inputs` on. */
+unsigned mgpu_dnn_reordered(const struct mgpu_dnn *dnn, int inputs);
+
 /* The name of the implementation that oneDNN picked ("brgconv:avx512_core"). */
 const char *mgpu_dnn_name(const struct mgpu_dnn *dnn);
 

@@ -460,8 +460,19 @@ const struct mgpu_emitter mgpu_emit_normalize[] = {
     {NULL, NULL, NULL},
 };
 
+/* With its own statistics; by y, not the bias. */
+static bool accepts_batch(const struct mgpu_node *node)
+{
+    return accepts(node) && node->inputs <= 4;
+}
+
+static bool accepts_batch_grad(const struct mgpu_node *node)
+{
+    return accepts(node) && (node->inputs < 6 || node->input[5]->rank > 1);
+}
+
 const struct mgpu_emitter mgpu_emit_batch_norm[] = {
-    {"batch_norm", accepts, emit_batch},
-    {"batch_norm_grad", accepts, emit_batch_grad},
+    {"batch_norm", accepts_batch, emit_batch},
+    {"batch_norm_grad", accepts_batch_grad, emit_batch_grad},
     {NULL, NULL, NULL},
 };

@@ -46,7 +46,26 @@ static struct json_object *shapes(const struct mgpu_program *p, const struct mgp
     return list;
 }
 
-static struct json_object *details(const struct mgpu_program *p, int k, double seconds)
+/* Operands that the kernel brings into another layout itself, before it runs and behind. */
+static void add_reordered(struct json_object *o, const struct mgpu_backend *backend,
+                          const struct mgpu_program *p, const struct mgpu_instruction *in)
+{
+    char text[MGPU_VALUE_TEXT];
+    unsigned operands =
+        in->kernel && backend->reordered ? backend->reordered(in->node, in->kernel, in->state) : 0;
+    struct json_object *list = operands ? json_object_new_array() : NULL;
+    for (int i = 0; i < in->inputs + in->outputs && operands; i++)
+        if (operands >> i & 1)
+            json_object_array_add(
+                list, json_object_new_string(mgpu_value_text(
+                          text, p->graph,
+                          i < in->inputs ? in->node->input[i] : in->node->output[i - in->inputs])));
+    if (list)
+        json_object_object_add(o, "reordered", list);
+}
+
+static struct json_object *details(const struct mgpu_backend *backend, const struct mgpu_program *p,
+                                   int k, double seconds)
 {
     const struct mgpu_instruction *in = &p->instruction[k];
     const struct mgpu_origin *origin = &in->node->origin;
@@ -57,6 +76,7 @@ static struct json_object *details(const struct mgpu_program *p, int k, double s
     add_text(o, "type", origin->type);
     add_text(o, "kernel", in->kernel ? in->kernel->name : "communication");
     json_object_object_add(o, "operands", shapes(p, in->node));
+    add_reordered(o, backend, p, in);
     if (in->node->op == &mgpu_op_pointwise) {
         char text[2000];
         const struct mgpu_pointwise_attrs *attrs = in->node->attrs;
@@ -69,7 +89,8 @@ static struct json_object *details(const struct mgpu_program *p, int k, double s
     return o;
 }
 
-static struct json_object *event(const struct mgpu_program *p, int rank, int k, double *clock)
+static struct json_object *event(const struct mgpu_rank *rank, const struct mgpu_program *p, int k,
+                                 double *clock)
 {
     const struct mgpu_instruction *in = &p->instruction[k];
     double seconds = p->timed ? p->seconds[k] / (double)p->timed : 0;
@@ -77,11 +98,11 @@ static struct json_object *event(const struct mgpu_program *p, int rank, int k, 
     add_text(o, "ph", "X");
     add_text(o, "name", in->node->op->name);
     add_text(o, "cat", role_name(in->node->origin.role));
-    json_object_object_add(o, "pid", json_object_new_int(rank));
+    json_object_object_add(o, "pid", json_object_new_int(rank->rank));
     json_object_object_add(o, "tid", json_object_new_int(in->queue));
     add_number(o, "ts", 1e6 * *clock);
     add_number(o, "dur", 1e6 * seconds);
-    json_object_object_add(o, "args", details(p, k, seconds));
+    json_object_object_add(o, "args", details(rank->engine->ops->backend, p, k, seconds));
     *clock += seconds;
     return o;
 }
@@ -106,7 +127,7 @@ static struct json_object *trace(const struct mgpu_trainer *t)
         const struct mgpu_program *p = longest(t, r);
         double clock = 0;
         for (int k = 0; p && k < p->instructions; k++)
-            json_object_array_add(events, event(p, r, k, &clock));
+            json_object_array_add(events, event(mgpu_team_rank(t->team, r), p, k, &clock));
     }
     json_object_object_add(o, "traceEvents", events);
     add_text(o, "displayTimeUnit", "ms");

@@ -4,6 +4,7 @@
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 void *mgpu_stored_at(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
@@ -115,6 +116,23 @@ static int check_slots(const struct mgpu_trainer *t)
                  : mgpu_fail(MGPU_EINVALID, "--optimizer-state: none of it is of a trained weight");
 }
 
+/* Trained weights are written as they are stored (save.c): what the file holds of them is not read
+ * again, unless the initializer has other uses too. */
+static void drop_contents(struct mgpu_trainer *t)
+{
+    int rank, *stored = mgpu_xcalloc((size_t)t->model->initializers + 1, sizeof *stored);
+    for (int i = 0; i < t->weights->count; i++) {
+        const struct mgpu_weight *w = &t->weights->weight[i];
+        bool leaves = w->role == MGPU_ROLE_TRAINED && mgpu_find_stored(t, w->name, &rank);
+        for (int h = 0; h < w->holders && leaves; h++)
+            stored[w->holder[h].initializer] += w->holder[h].uses;
+    }
+    for (int i = 0; i < t->model->initializers; i++)
+        if (stored[i] && stored[i] == t->weights->uses[i])
+            mgpu_onnx_model_drop(t->model, i);
+    free(stored);
+}
+
 int mgpu_fill_store(struct mgpu_trainer *t)
 {
     if (t->options.optimizer_state)
@@ -122,6 +140,7 @@ int mgpu_fill_store(struct mgpu_trainer *t)
     for (int r = 0; r < mgpu_team_size(t->team); r++)
         for (int i = 0; i < t->store[r]->count; i++)
             MGPU_TRY(fill_entry(t, r, &t->store[r]->entry[i]));
+    drop_contents(t);
     return 0;
 }
 

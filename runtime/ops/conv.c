@@ -224,18 +224,19 @@ static int conv_gradient_weights(struct mgpu_graph *g, const struct mgpu_node *n
     return mgpu_graph_node(g, &mgpu_op_conv_grad_weight, &attrs, 2, input, 2, dx + 1);
 }
 
+/* By the weights first: x is perhaps not needed when dx is there. */
 static int conv_gradient(struct mgpu_graph *g, const struct mgpu_node *node,
                          struct mgpu_value *const *dy, const bool *wanted, struct mgpu_value **dx)
 {
     struct mgpu_value *x = node->input[0], *w = node->input[1];
     bool bias = node->inputs > 2 && wanted[2];
-    if (wanted[0] && !(dx[0] = grad_input(g, node, dy[0], w, x)))
-        return mgpu_build_error();
     if (wanted[1] && bias)
-        return conv_gradient_weights(g, node, dy[0], dx);
-    if (wanted[1] && !(dx[1] = grad_weight(g, node, x, dy[0], w)))
+        MGPU_TRY(conv_gradient_weights(g, node, dy[0], dx));
+    else if (wanted[1] && !(dx[1] = grad_weight(g, node, x, dy[0], w)))
         return mgpu_build_error();
-    if (bias && !(dx[2] = sum_channels(g, dy[0])))
+    if (bias && !wanted[1] && !(dx[2] = sum_channels(g, dy[0])))
+        return mgpu_build_error();
+    if (wanted[0] && !(dx[0] = grad_input(g, node, dy[0], w, x)))
         return mgpu_build_error();
     return 0;
 }
@@ -245,9 +246,9 @@ static int grad_input_gradient(struct mgpu_graph *g, const struct mgpu_node *nod
                                struct mgpu_value **dx)
 {
     struct mgpu_value *y = node->input[0], *w = node->input[1];
-    if (wanted[0] && !(dx[0] = build(g, &mgpu_op_conv, attrs_of(node), NULL, dy[0], w, NULL)))
-        return mgpu_build_error();
     if (wanted[1] && !(dx[1] = grad_weight(g, node, dy[0], y, w)))
+        return mgpu_build_error();
+    if (wanted[0] && !(dx[0] = build(g, &mgpu_op_conv, attrs_of(node), NULL, dy[0], w, NULL)))
         return mgpu_build_error();
     return 0;
 }

@@ -94,10 +94,18 @@ static int batch_shape(const struct mgpu_node *node)
     MGPU_TRY(check_input(node, 1, "its scale", 1, &x->dims[1]));
     MGPU_TRY(check_input(node, 2, "its bias", 1, &x->dims[1]));
     MGPU_TRY(check_input(node, 3, "what is added", x->rank, x->dims));
+    MGPU_TRY(check_input(node, 4, "its mean", 1, &x->dims[1]));
+    MGPU_TRY(check_input(node, 5, "its variance", 1, &x->dims[1]));
     mgpu_shape_like(node, 0, x);
     mgpu_shape_set(node, 1, scale->type, 1, &x->dims[1]);
     mgpu_shape_set(node, 2, scale->type, 1, &x->dims[1]);
     return 0;
+}
+
+/* The gradient has the bias in place of the output. */
+static bool limits_by_bias(const struct mgpu_node *node)
+{
+    return node->inputs > 5 && node->input[5] && node->input[5]->rank == 1;
 }
 
 static int batch_grad_shape(const struct mgpu_node *node)
@@ -108,7 +116,10 @@ static int batch_grad_shape(const struct mgpu_node *node)
     MGPU_TRY(check_input(node, 2, "its scale", 1, &x->dims[1]));
     MGPU_TRY(check_input(node, 3, "its mean", 1, &x->dims[1]));
     MGPU_TRY(check_input(node, 4, "its variance", 1, &x->dims[1]));
-    MGPU_TRY(check_input(node, 5, "its output", x->rank, x->dims));
+    if (limits_by_bias(node))
+        MGPU_TRY(check_input(node, 5, "its bias", 1, &x->dims[1]));
+    else
+        MGPU_TRY(check_input(node, 5, "its output", x->rank, x->dims));
     mgpu_shape_like(node, 0, x);
     mgpu_shape_set(node, 1, scale->type, 1, &x->dims[1]);
     mgpu_shape_set(node, 2, scale->type, 1, &x->dims[1]);
@@ -147,7 +158,7 @@ static int batch_gradient(struct mgpu_graph *g, const struct mgpu_node *node,
     MGPU_TRY(mgpu_graph_node(g, &mgpu_op_batch_norm_grad, node->attrs, 5 + clips, in, 3, out));
     for (int i = 0; i < 3; i++)
         dx[i] = wanted[i] ? out[i] : NULL;
-    if (node->inputs < 4 || !wanted[3])
+    if (node->inputs < 4 || !node->input[3] || !wanted[3])
         return 0;
     dx[3] = clips ? passed(g, batch_attrs(node), dy[0], node->output[0]) : dy[0];
     return dx[3] ? 0 : mgpu_build_error();
@@ -186,9 +197,11 @@ static enum mgpu_split_answer batch_split(const struct mgpu_node *node, const st
                                           struct mgpu_split *out, int *which)
 {
     struct mgpu_split whole = mgpu_split_make(MGPU_SPLIT_REPLICATED, 0, 1);
+    const struct mgpu_split must[] = {
+        in[0], whole, whole, in[0], own_statistics(in[0]), own_statistics(in[0])};
     enum mgpu_split_answer answer = split_x(node, in, which);
-    for (int i = 1; i < 4 && answer == MGPU_SPLIT_OK; i++)
-        answer = require(node, in, i, i == 3 ? in[0] : whole, which);
+    for (int i = 1; i < 6 && answer == MGPU_SPLIT_OK; i++)
+        answer = require(node, in, i, must[i], which);
     out[0] = in[0];
     out[1] = out[2] = own_statistics(in[0]);
     return answer;
@@ -199,8 +212,12 @@ static enum mgpu_split_answer batch_grad_split(const struct mgpu_node *node,
                                                int *which)
 {
     struct mgpu_split whole = mgpu_split_make(MGPU_SPLIT_REPLICATED, 0, 1);
-    const struct mgpu_split must[] = {
-        in[0], in[0], whole, own_statistics(in[0]), own_statistics(in[0]), in[0]};
+    const struct mgpu_split must[] = {in[0],
+                                      in[0],
+                                      whole,
+                                      own_statistics(in[0]),
+                                      own_statistics(in[0]),
+                                      limits_by_bias(node) ? whole : in[0]};
     enum mgpu_split_answer answer = split_x(node, in, which);
     for (int i = 1; i < 6 && answer == MGPU_SPLIT_OK; i++)
         answer = require(node, in, i, must[i], which);
@@ -286,7 +303,7 @@ static struct mgpu_value *finished(struct mgpu_graph *g, const struct mgpu_node 
                                    struct mgpu_value *y)
 {
     const struct mgpu_batch_norm_attrs *a = batch_attrs(node);
-    if (node->inputs > 3)
+    if (node->inputs > 3 && node->input[3])
         y = mgpu_add(g, y, node->input[3]);
     if (!a->clips)
         return y;
@@ -301,9 +318,11 @@ static int batch_expand(struct mgpu_graph *g, const struct mgpu_node *node, stru
     struct mgpu_value *x = mgpu_cast(g, node->input[0], w.type);
     struct mgpu_value *scale = mgpu_cast(g, node->input[1], w.type);
     struct mgpu_value *bias = mgpu_cast(g, node->input[2], w.type);
-    struct mgpu_value *mean = channel_mean(&w, x);
+    bool given = node->inputs > 4;
+    struct mgpu_value *mean = given ? mgpu_cast(g, node->input[4], w.type) : channel_mean(&w, x);
     struct mgpu_value *centred = mgpu_sub(g, x, column(&w, mean));
-    struct mgpu_value *variance = channel_mean(&w, mgpu_mul(g, centred, centred));
+    struct mgpu_value *variance = given ? mgpu_cast(g, node->input[5], w.type)
+                                        : channel_mean(&w, mgpu_mul(g, centred, centred));
     struct mgpu_value *inverse = inverse_deviation(&w, variance, batch_attrs(node)->epsilon);
     struct mgpu_value *y = mgpu_mul(g, centred, column(&w, mgpu_mul(g, inverse, scale)));
     y = mgpu_cast(g, mgpu_add(g, y, column(&w, bias)), node->input[0]->type);
@@ -324,11 +343,15 @@ static int batch_grad_expand(struct mgpu_graph *g, const struct mgpu_node *node,
     for (int i = 0; i < 5; i++)
         in[i] = mgpu_cast(g, node->input[i], w.type);
     struct mgpu_value *dy = in[1];
-    if (batch_attrs(node)->clips)
-        dy = passed(g, batch_attrs(node), dy, node->input[5]);
     struct mgpu_value *inverse = inverse_deviation(&w, in[4], batch_attrs(node)->epsilon);
     struct mgpu_value *centred = mgpu_sub(g, in[0], column(&w, in[3]));
     struct mgpu_value *z = mgpu_mul(g, centred, column(&w, inverse));
+    if (limits_by_bias(node))
+        dy = passed(g, batch_attrs(node), dy,
+                    mgpu_add(g, mgpu_mul(g, z, column(&w, in[2])),
+                             column(&w, mgpu_cast(g, node->input[5], w.type))));
+    else if (batch_attrs(node)->clips)
+        dy = passed(g, batch_attrs(node), dy, node->input[5]);
     struct mgpu_value *dbias = channel_sum(&w, dy), *dscale = channel_sum(&w, mgpu_mul(g, dy, z));
     struct mgpu_value *mean = column(&w, mgpu_mul(g, dbias, w.inverse));
     struct mgpu_value *slope = column(&w, mgpu_mul(g, dscale, w.inverse));
@@ -491,7 +514,7 @@ static const struct mgpu_attr group_table[] = {
 const struct mgpu_op mgpu_op_batch_norm = {
     .name = "batch_norm",
     .min_inputs = 3,
-    .max_inputs = 4,
+    .max_inputs = 6,
     .outputs = 3,
     .attrs_size = sizeof(struct mgpu_batch_norm_attrs),
     .attrs = batch_table,

@@ -9,7 +9,9 @@
  *     What compilation makes of them, never the gradient (runtime/compile/finish.c):
  *     batch_norm(x, scale, bias, more) adds `more`, of x's shape, to y; with `clips`, y then is cut
  *     to [low, high]. batch_norm_grad(x, dy, scale, mean, variance, y) with `clips` takes dy for 0
- *     where not low < y < high.
+ *     where not low < y < high; given the bias [C] instead of y, it finds y itself, if nothing was
+ *     added. batch_norm(x, scale, bias, more?, mean, variance) gives the y that came with these
+ *     statistics once more (runtime/compile/again.c).
  *
  *     group_norm(x, scale?, bias?) -> y, mean [G], inv_std [G]
  *         x is seen as [G, n] with G = product of the first `axis` dims; each row is normalised.

@@ -103,15 +103,30 @@ static void finish(const struct mgpu_launch *l, struct piece p, double *v)
         v[k] = v[k] < low ? low : v[k] > high ? high : v[k];
 }
 
+/* y of a channel again, from x. */
+static void load_output(const struct mgpu_launch *l, struct piece p, int64_t channel, double *y)
+{
+    const struct mgpu_batch_norm_attrs *attrs = l->node->attrs;
+    double mean = value_at(&l->in[3], channel);
+    double slope =
+        value_at(&l->in[2], channel) / sqrt(value_at(&l->in[4], channel) + attrs->epsilon);
+    load(y, &l->in[0], p);
+    for (int k = 0; k < p.count; k++)
+        y[k] = (y[k] - mean) * slope + value_at(&l->in[5], channel);
+}
+
 /* The part of dy that passed the limits. */
-static void load_arriving(const struct mgpu_launch *l, struct piece p, double *dy)
+static void load_arriving(const struct mgpu_launch *l, struct piece p, int64_t channel, double *dy)
 {
     const struct mgpu_batch_norm_attrs *attrs = l->node->attrs;
     double y[MGPU_TILE];
     load(dy, &l->in[1], p);
     if (!attrs->clips)
         return;
-    load(y, &l->in[5], p);
+    if (l->in[5].rank == 1)
+        load_output(l, p, channel, y);
+    else
+        load(y, &l->in[5], p);
     double low = limit_of(l, attrs->low), high = limit_of(l, attrs->high);
     for (int k = 0; k < p.count; k++)
         dy[k] = y[k] > low && y[k] < high ? dy[k] : 0;
@@ -121,8 +136,11 @@ static void batch_channel(const struct mgpu_launch *l, const struct channels *c,
 {
     const struct mgpu_batch_norm_attrs *attrs = l->node->attrs;
     double v[MGPU_TILE];
-    double mean = mean_of(moment(&l->in[0], c, channel, 0, 1), c->count);
-    double variance = mean_of(moment(&l->in[0], c, channel, mean, 2), c->count);
+    bool given = l->inputs > 4;
+    double mean = given ? value_at(&l->in[4], channel)
+                        : mean_of(moment(&l->in[0], c, channel, 0, 1), c->count);
+    double variance = given ? value_at(&l->in[5], channel)
+                            : mean_of(moment(&l->in[0], c, channel, mean, 2), c->count);
     double slope = value_at(&l->in[1], channel) / sqrt(variance + attrs->epsilon);
     double bias = value_at(&l->in[2], channel);
     for (int64_t i = 0; i < c->runs * c->pieces; i++) {
@@ -149,7 +167,7 @@ static void batch_grad_channel(const struct mgpu_launch *l, const struct channel
     for (int64_t i = 0; i < c->runs * c->pieces; i++) {
         struct piece p = piece_of(c, channel, i);
         load(x, &l->in[0], p);
-        load_arriving(l, p, dy);
+        load_arriving(l, p, channel, dy);
         for (int k = 0; k < p.count; k++) {
             dbias += dy[k];
             dscale += dy[k] * (x[k] - mean) * inverse;
@@ -162,7 +180,7 @@ static void batch_grad_channel(const struct mgpu_launch *l, const struct channel
     for (int64_t i = 0; i < c->runs * c->pieces && l->out[0].data; i++) {
         struct piece p = piece_of(c, channel, i);
         load(x, &l->in[0], p);
-        load_arriving(l, p, dy);
+        load_arriving(l, p, channel, dy);
         for (int k = 0; k < p.count; k++)
             dy[k] = slope * (dy[k] - shift - (x[k] - mean) * tilt);
         mgpu_row_store(&l->out[0], p.offset, p.stride, p.count, dy);

@@ -306,6 +306,15 @@ static const struct mgpu_check losses[] = {
         .attrs = ATTRS(batch_norm, .epsilon = 1e-5, __VA_ARGS__), .inputs = inputs_,               \
         .input = {x_, DIMS(c_), DIMS(c_), x_}, .skip_outputs = 6                                   \
     }
+#define AGAIN(text, x_, c_, more_, ...)                                                            \
+    {                                                                                              \
+        .name = "batch_norm again " text, .op = &mgpu_op_batch_norm,                               \
+        .attrs = ATTRS(batch_norm, .epsilon = 1e-5, __VA_ARGS__), .inputs = 6,                     \
+        .input = {x_,       DIMS(c_),                                                              \
+                  DIMS(c_), more_,                                                                 \
+                  DIMS(c_), {.rank = 1, .dims = {c_}, .low = 0.5, .high = 2, .batch_axis = -1}},   \
+        .skip_outputs = 6                                                                          \
+    }
 #define GROUP_NORM(text, axis_, rms_, x_, scale_, bias_)                                           \
     {                                                                                              \
         .name = "group_norm " text, .op = &mgpu_op_group_norm,                                     \
@@ -323,6 +332,9 @@ static const struct mgpu_check normalisations[] = {
     FINISHED_NORM("and more", DIMS(4, 5, 9, 7), 5, 4, .clips = false),
     FINISHED_NORM("and more within limits", DIMS(2, 9, 30, 31), 9, 4, .clips = true, .low = -0.2,
                   .high = 0.7),
+    AGAIN("and relu", DIMS(3, 5, 8, 70), 5, ABSENT, .clips = true, .high = INFINITY),
+    AGAIN("and more", DIMS(4, 5, 9, 7), 5, DIMS(4, 5, 9, 7), .clips = false),
+    AGAIN("rows", DIMS(33, 70), 70, ABSENT, .clips = false),
     GROUP_NORM("layer", 2, false, DIMS(3, 5, 70), DIMS(70), DIMS(70)),
     GROUP_NORM("layer without bias", 1, false, DIMS(9, 33), DIMS(33), ABSENT),
     GROUP_NORM("layer over planes", 1, false, DIMS(3, 4, 5, 6), DIMS(4, 5, 6), DIMS(4, 5, 6)),
@@ -371,6 +383,7 @@ static const struct mgpu_check in_blocks[] = {
           .dilation = {2, 1}, .before = {0, 4}, .after = {0, 0}, .in = {9, 7}, .out = {3, 9}),
     BATCH_NORM("of blocks", DIMS(3, 32, 40, 40), 32),
     BATCH_NORM("of odd channels", DIMS(3, 19, 5, 5), 19),
+    AGAIN("of blocks", DIMS(3, 19, 5, 5), 19, DIMS(3, 19, 5, 5), .clips = true, .high = INFINITY),
     {.name = "reduce each channel",
      .op = &mgpu_op_reduce,
      .attrs = ATTRS(reduce, .kind = MGPU_REDUCE_SUM, .axes = 13),

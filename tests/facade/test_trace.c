@@ -1,0 +1,68 @@
+/* The trace of a step: what each node took, and what its kernel lays out otherwise inside. */
+#include "runtime/cpu/blocks.h"
+#include "runtime/facade/facade.h"
+#include "tests/support/tiny.h"
+#include "tests/test.h"
+
+#include <json-c/json.h>
+
+static const char *const text = "opset 17\ninput x float N 16 9 9\n"
+                                "init w float 32 16 3 3 = normal 0.1\n"
+                                "c = Conv(x, w) strides=[2, 2]\nr = Relu(c)\n"
+                                "p = GlobalAveragePool(r)\ny = Flatten(p)\noutput y float N 32\n";
+
+static struct json_object *trace(void)
+{
+    struct mgpu_options o = MGPU_OPTIONS;
+    struct mgpu_trainer *t;
+    struct mgpu_step_result step;
+    const char *path = tiny_path("trace.json");
+    o.data = tiny_list(tiny_noise("x", 5, 4, (int64_t[]){8, 16, 9, 9}),
+                       tiny_noise("label", 6, 2, (int64_t[]){8, 32}), NULL);
+    o.loss = tiny_list("mse", NULL);
+    o.batch = 4;
+    o.devices = "cpu:0";
+    o.profile = true;
+    CHECK_OK(mgpu_trainer_new(&t, tiny_model(text), &o));
+    while (t && mgpu_step(t, &step) > 0)
+        ;
+    CHECK_OK(mgpu_trainer_profile(t, path));
+    mgpu_trainer_free(t);
+    return json_object_from_file(path);
+}
+
+/* Operands that nodes of the operator lay out otherwise; -1: there is no such node. */
+static int reordered(struct json_object *events, const char *op)
+{
+    int n = -1;
+    for (size_t i = 0; i < json_object_array_length(events); i++) {
+        struct json_object *e = json_object_array_get_idx(events, i), *args, *list;
+        if (strcmp(json_object_get_string(json_object_object_get(e, "name")), op))
+            continue;
+        args = json_object_object_get(e, "args");
+        CHECK(json_object_get_double(json_object_object_get(e, "dur")) > 0);
+        n = n < 0 ? 0 : n;
+        if (json_object_object_get_ex(args, "reordered", &list))
+            n += (int)json_object_array_length(list);
+    }
+    return n;
+}
+
+/* Images lie in blocks, so the kernels want the weight in others; no product does. */
+static void test_trace(void)
+{
+    struct json_object *o = trace(), *events = json_object_object_get(o, "traceEvents");
+    CHECK(o && events);
+    CHECK(reordered(events, "conv") == (mgpu_cpu_block() > 0));
+    CHECK(reordered(events, "conv_grad_weight") == (mgpu_cpu_block() > 0));
+    CHECK(reordered(events, "update") == 0);
+    json_object_put(o);
+}
+
+int main(void)
+{
+    tiny_begin();
+    test_trace();
+    tiny_end();
+    return test_end();
+}

@@ -76,9 +76,6 @@ static void add_attr(struct text *t, const struct mgpu_node *node, const struct 
     case MGPU_ATTR_ENUM:
         add(t, "%s", a->names[*(const int *)at]);
         break;
-    case MGPU_ATTR_TYPE:
-        add(t, "%s", mgpu_dtype_name(*(const enum mgpu_dtype *)at));
-        break;
     case MGPU_ATTR_EXPR:
         add(t, "%s", mgpu_expr_text(expr, sizeof expr, *(const struct mgpu_expr *const *)at));
         break;
@@ -105,12 +102,15 @@ char *mgpu_node_signature(char text[MGPU_SIGNATURE_TEXT], const struct mgpu_node
 {
     struct text t = {.at = text};
     add(&t, "%s", node->op->name);
+    const char *before = "{";
     for (const struct mgpu_attr *a = node->op->attrs; a && a->name; a++) {
-        add(&t, a == node->op->attrs ? "{" : " ");
+        if (a->kind == MGPU_ATTR_TYPE) /* the outputs say it */
+            continue;
+        add(&t, "%s", before);
         add_attr(&t, node, a);
-        if (!a[1].name)
-            add(&t, "}");
+        before = " ";
     }
+    add(&t, "%s", *before == ' ' ? "}" : "");
     for (int i = 0; i < node->inputs; i++)
         add_value(&t, node->input[i]);
     add(&t, " ->");

@@ -160,7 +160,8 @@ static double number_in(struct json_object *o, const char *a, const char *b, con
 /* A plan is run here: all is measured, and memory is never more than was predicted. */
 static void test_verify(void)
 {
-    CHECK_RUN(TWO "--devices cpu:0,cpu:1 --pin input:a=cpu:0 --pin input:b=cpu:1 --plan plan.json");
+    CHECK_RUN("two.onnx --batch 64 --devices cpu:0,cpu:1 --pin input:a=cpu:0 --pin input:b=cpu:1 "
+              "--plan plan.json");
     struct mgpu_plan_file *p = read_plan("plan.json");
     CHECK_RUN("two.onnx --verify plan.json --json");
     struct json_object *o = json_tokener_parse(out);

@@ -107,7 +107,7 @@ void mgpu_candidate_fill(const struct mgpu_search_run *run, struct mgpu_candidat
                       run->request->weights_on, arena);
     replica.bucket_bytes = t->bucket_bytes;
     struct mgpu_simulator *s = mgpu_simulator_new(t->flow, &replica);
-    c->step_ms = mgpu_simulate(s, &t->assignment, INFINITY);
+    c->step_ms = mgpu_simulate_contended(s, &t->assignment);
     mgpu_simulate_memory(s, &t->assignment);
     c->speedup = run->single / c->step_ms;
     c->gap = c->lower_bound_ms > 0 ? c->step_ms / c->lower_bound_ms - 1 : 0;

@@ -69,7 +69,10 @@ static void number_tasks(struct mgpu_flow *f)
                                              .phase = t->phase,
                                              .output = t->output,
                                              .scratch = t->scratch,
-                                             .ms = t->ms};
+                                             .sums = t->sums,
+                                             .sum_bytes = t->sum_bytes,
+                                             .ms = t->ms,
+                                             .beside = t->beside};
         if (t->group < 0)
             continue;
         if (f->group_at[t->group] < 0) {

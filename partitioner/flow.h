@@ -16,9 +16,12 @@ struct mgpu_flow_task {
     int group, param; /* as in mgpu_task, in this numbering */
     int phase;
     int64_t output, scratch;
-    const double *ms;    /* by device kind */
-    int tensor, tensors; /* first of its tensors, and how many */
-    int gate, gates;     /* UPDATE: the parameters whose gradients must be whole before it runs */
+    int sums;
+    int64_t sum_bytes;
+    const double *ms;     /* by device kind */
+    const double *beside; /* the same, or NULL */
+    int tensor, tensors;  /* first of its tensors, and how many */
+    int gate, gates;      /* UPDATE: the parameters whose gradients must be whole before it runs */
 };
 
 struct mgpu_flow_tensor { /* what a task sends to others, once a device */

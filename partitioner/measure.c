@@ -68,9 +68,11 @@ struct run {
     struct mgpu_applied applied[MGPU_MAX_RANKS];
     struct mgpu_program *program[KINDS][MGPU_MAX_RANKS];
     double scalars[MGPU_SCALARS];
-    atomic_bool stop;
+    atomic_bool stop, pause; /* of the others, and how many do pause */
+    atomic_int pausing;
     int step;                          /* -1: not kept */
     double *node_ms;                   /* of rank 0: MOST_STEPS an instruction */
+    double *quiet_ms;                  /* the same while the others pause */
     double step_ms[KINDS][MOST_STEPS]; /* of whole steps, without clocks inside */
 };
 
@@ -184,8 +186,9 @@ static int prepare(struct run *run)
     bytes[MGPU_BUFFER_SCALARS] = MGPU_SCALARS * (int64_t)sizeof(double);
     for (int r = 0; r < run->m->ranks; r++)
         MGPU_TRY(mgpu_rank_allocate(mgpu_team_rank(run->team, r), bytes));
-    run->node_ms = mgpu_xcalloc((size_t)run->program[ALONE][0]->instructions * MOST_STEPS + 1,
-                                sizeof *run->node_ms);
+    size_t times = (size_t)run->program[ALONE][0]->instructions * MOST_STEPS + 1;
+    run->node_ms = mgpu_xcalloc(times, sizeof *run->node_ms);
+    run->quiet_ms = mgpu_xcalloc(times, sizeof *run->quiet_ms);
     return mgpu_team_run(run->team, bind_rank, run);
 }
 
@@ -197,6 +200,7 @@ static int clocked_step(struct mgpu_rank *rank, void *context)
     struct run *run = context;
     const struct mgpu_program *p = run->program[ALONE][rank->rank];
     char text[MGPU_VALUE_TEXT];
+    double *ms = atomic_load(&run->pause) ? run->quiet_ms : run->node_ms;
     clockid_t clock = clock_of(&rank->device);
     double tick = tick_of(clock), before = read_clock(clock);
     for (int k = 0; k < p->instructions; k++) {
@@ -205,7 +209,7 @@ static int clocked_step(struct mgpu_rank *rank, void *context)
                              mgpu_origin_text(text, &in->node->origin)));
         double now = read_clock(clock);
         if (rank->rank == 0 && run->step >= 0)
-            run->node_ms[k * MOST_STEPS + run->step] = fmax(now - before - tick, 1e-6);
+            ms[k * MOST_STEPS + run->step] = fmax(now - before - tick, 1e-6);
         before = now;
     }
     return 0;
@@ -258,13 +262,48 @@ static void keep_step(struct run *run, int kind, double start)
         run->step_ms[kind][run->step] = mgpu_now_ms() - start;
 }
 
-/* Rank 0's round, at its own pace. */
+static void sleep_ms(double ms)
+{
+    struct timespec t = {(time_t)(ms / 1e3), (long)(fmod(ms, 1e3) * 1e6)};
+    nanosleep(&t, NULL);
+}
+
+/* Lets the others pause, or go on; then they are at any place of their step. */
+static void pause_others(struct run *run, bool pause)
+{
+    static const double POLL_MS = 0.02, GOLDEN = 0.618034;
+    double whole, step = run->step > 0 ? run->step_ms[ALONE][run->step - 1] : 0;
+    atomic_store(&run->pause, pause);
+    while (atomic_load(&run->pausing) != (pause ? run->m->ranks - 1 : 0) &&
+           !atomic_load(&run->stop))
+        sleep_ms(POLL_MS);
+    if (!pause)
+        sleep_ms(step * modf(GOLDEN * run->step, &whole));
+}
+
+/* Rank 0's round, at its own pace: beside the others, and its nodes without them too. */
 static int own_round(struct run *run, struct mgpu_rank *rank)
 {
+    if (run->m->ranks > 1) {
+        pause_others(run, true);
+        MGPU_TRY(clocked_step(rank, run));
+        pause_others(run, false);
+    }
     double start = mgpu_now_ms();
     MGPU_TRY(alone_step(rank, run));
     keep_step(run, ALONE, start);
     return clocked_step(rank, run);
+}
+
+static int other_step(struct mgpu_rank *rank, struct run *run)
+{
+    if (!atomic_load(&run->pause))
+        return alone_step(rank, run);
+    atomic_fetch_add(&run->pausing, 1);
+    while (atomic_load(&run->pause) && !atomic_load(&run->stop))
+        sleep_ms(0.02);
+    atomic_fetch_sub(&run->pausing, 1);
+    return 0;
 }
 
 /* Branches: what the others do meanwhile is something else. They run the same steps, but nobody
@@ -278,9 +317,11 @@ static int own_pace(struct mgpu_rank *rank, void *context)
         run->step = steps;
         return steps < 0 ? steps : 0;
     }
-    while (!atomic_load(&run->stop))
-        MGPU_TRY(alone_step(rank, run));
-    return 0;
+    int rc = 0;
+    while (rc == 0 && !atomic_load(&run->stop))
+        rc = other_step(rank, run);
+    atomic_store(&run->stop, true);
+    return rc;
 }
 
 /* Parts of one batch: all ranks do the same at the same time; without communication, and with it.
@@ -309,12 +350,22 @@ static int run_steps(struct run *run)
 
 struct mean {
     const struct mgpu_node *node;
-    double sum;
+    double sum, quiet; /* quiet: while the others paused; 0: they did not */
     int count;
 };
 
-/* Nodes that are alike get their mean: one finds its operands in the cache, another does not. All
- * of them together take `whole`: what is between them and the wait for the slowest rank too. */
+/* What a node takes of a step: all of them together take `whole`, so what is between them and the
+ * wait for the slowest rank is in it. Where the others paused in between, it is so much more than
+ * alone as it was then: what else the machine does changes from minute to minute. */
+static double time_of(const struct mgpu_profile *profile, const struct run *run,
+                      const struct mean *m, double whole)
+{
+    struct mgpu_device_kind kind = {.threads = run->m->device[0].threads, .busy = 1};
+    double alone = m->quiet > 0 ? mgpu_profile_ms(profile, &kind, m->node) : -1;
+    return alone >= 0 ? alone * m->sum / m->quiet : whole * m->sum / m->count;
+}
+
+/* Nodes that are alike get their mean: one finds its operands in the cache, another does not. */
 static void keep_times(struct mgpu_profile *profile, struct run *run, int steps, double whole)
 {
     const struct mgpu_program *p = run->program[ALONE][0];
@@ -334,12 +385,13 @@ static void keep_times(struct mgpu_profile *profile, struct run *run, int steps,
         }
         double ms = mgpu_typical_ms(run->node_ms + k * MOST_STEPS, steps);
         m->sum += ms;
+        m->quiet += mgpu_typical_ms(run->quiet_ms + k * MOST_STEPS, steps);
         m->count++;
         all += ms;
     }
     for (int i = 0; i < means; i++)
         mgpu_profile_set(profile, run->m->device[0].threads, run->m->ranks, mean[i].node,
-                         mean[i].sum / mean[i].count * whole / all);
+                         time_of(profile, run, &mean[i], whole / all));
     mgpu_arena_free(arena);
 }
 
@@ -428,6 +480,7 @@ static void free_run(struct run *run)
             mgpu_program_free(run->program[k][r]);
     }
     free(run->node_ms);
+    free(run->quiet_ms);
     mgpu_team_free(run->team);
     mgpu_store_layout_free(run->store);
 }

@@ -3,7 +3,6 @@
 #include "partitioner/plan_check.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
-#include "runtime/compile/fuse.h"
 #include "runtime/compile/program.h"
 
 #include <errno.h>
@@ -79,30 +78,32 @@ static int settle_pins(struct mgpu_planner *p)
 
 /* ---- The model ------------------------------------------------------------------------------- */
 
-static int settle_outline(struct mgpu_planner *p)
+/* Whether the batch may be divided is found out by doing it; takes over the graph. */
+static void divide(struct mgpu_planner *p, struct mgpu_graph *g)
 {
-    struct mgpu_graph *g;
-    MGPU_TRY(p->model->graph(&g, p->model->context, p->options->batch, NULL));
-    p->planned->outline = mgpu_outline_new(g);
-    mgpu_graph_free(g);
-    return 0;
-}
-
-/* Whether the batch may be divided is found out by doing it. A batch of one would look uniform. */
-static int settle_division(struct mgpu_planner *p)
-{
-    struct mgpu_graph *g;
     struct mgpu_applied applied;
     struct mgpu_plan *plan = mgpu_plan_data(2);
-    int rc =
-        p->model->graph(&g, p->model->context, p->options->batch > 1 ? p->options->batch : 2, NULL);
-    if (rc == 0) {
-        if (mgpu_plan_apply(g, plan, 0, 1, &applied) < 0)
-            p->inseparable = mgpu_arena_string(p->planned->arena, mgpu_error());
-        mgpu_graph_free(g);
-    }
+    if (mgpu_plan_apply(g, plan, 0, 1, &applied) < 0)
+        p->inseparable = mgpu_arena_string(p->planned->arena, mgpu_error());
+    else
+        mgpu_planner_find_sums(p, g);
     mgpu_plan_free(plan);
-    return rc;
+    mgpu_graph_free(g);
+}
+
+/* The nodes, and what dividing the batch takes. A batch of one would look uniform. */
+static int settle_model(struct mgpu_planner *p)
+{
+    struct mgpu_graph *g;
+    int64_t batch = p->options->batch;
+    MGPU_TRY(p->model->graph(&g, p->model->context, batch, NULL));
+    p->planned->outline = mgpu_outline_new(g);
+    if (batch < 2) {
+        mgpu_graph_free(g);
+        MGPU_TRY(p->model->graph(&g, p->model->context, 2, NULL));
+    }
+    divide(p, g);
+    return 0;
 }
 
 /* Stacked towers, when there are any that can be. */
@@ -135,92 +136,6 @@ static int settle_variants(struct mgpu_planner *p)
     return 0;
 }
 
-static void set_pins(const struct mgpu_planner *p, struct mgpu_task_graph *t)
-{
-    for (int i = 0; i < t->tasks; i++) {
-        int node = t->task[i].key ? mgpu_outline_find(p->planned->outline, t->task[i].key) : -1;
-        if (t->task[i].group >= 0 && node >= 0 && p->pin[node] >= 0)
-            t->pin[t->task[i].group] = p->pin[node];
-    }
-}
-
-/* Whether all nodes that are pinned are still there. */
-static bool has_pinned(const struct mgpu_planner *p, const struct mgpu_graph *g)
-{
-    const struct mgpu_outline *o = p->planned->outline;
-    bool *there = mgpu_xcalloc((size_t)o->nodes + 1, sizeof *there), all = true;
-    for (int n = 0; n < g->node_count; n++) {
-        int node = mgpu_outline_find(o, g->nodes[n]->origin.output);
-        if (node >= 0)
-            there[node] = true;
-    }
-    for (int i = 0; i < o->nodes; i++)
-        all = all && (there[i] || p->pin[i] < 0);
-    free(there);
-    return all;
-}
-
-static bool has_cpus(const struct mgpu_topology *t)
-{
-    for (int k = 0; k < t->kinds; k++)
-        if (t->kind[k].threads)
-            return true;
-    return false;
-}
-
-/* The nodes that a step runs (blocks of channels are for CPUs); as the model has them where one
- * that is pinned would have become a part of another. */
-static int build_graph(struct mgpu_planner *p, int variant, int64_t batch, struct mgpu_graph **g)
-{
-    MGPU_TRY(p->model->graph(g, p->model->context, batch, p->variant[variant]));
-    int rc = 0;
-    if (has_cpus(p->planned->topology))
-        rc = mgpu_optimize(*g, &mgpu_backend_cpu);
-    else
-        mgpu_fuse(*g, &mgpu_backend_cpu);
-    if (rc == 0 && has_pinned(p, *g))
-        return 0;
-    mgpu_graph_free(*g);
-    MGPU_TRY(rc);
-    return p->model->graph(g, p->model->context, batch, p->variant[variant]);
-}
-
-static int build_tasks(struct mgpu_planner *p, int variant, int64_t batch, int busy,
-                       struct mgpu_task_graph **out)
-{
-    struct mgpu_graph *g;
-    const struct mgpu_topology *t = p->planned->topology;
-    MGPU_TRY(build_graph(p, variant, batch, &g));
-    struct mgpu_topology *now = mgpu_topology_first(t, t->devices, busy);
-    for (int k = 0; k < now->kinds; k++) /* one replica on several devices */
-        now->kind[k].in_turns = busy > 1 && batch == p->options->batch;
-    int rc = mgpu_tasks_build(out, g, now, p->rate, p->profile);
-    mgpu_topology_free(now);
-    mgpu_graph_free(g);
-    if (rc == 0)
-        set_pins(p, *out);
-    return rc;
-}
-
-static int tasks(void *context, int variant, int64_t batch, int devices,
-                 const struct mgpu_task_graph **out)
-{
-    struct mgpu_planner *p = context;
-    int busy = has_cpus(p->planned->topology) ? devices : 0;
-    for (int i = 0; i < p->graphs; i++)
-        if (p->graph[i].batch == batch && p->graph[i].variant == variant &&
-            p->graph[i].busy == busy) {
-            *out = p->graph[i].graph;
-            return 0;
-        }
-    struct mgpu_task_graph *graph;
-    MGPU_TRY(build_tasks(p, variant, batch, busy, &graph));
-    p->graph = mgpu_grow(p->graph, (size_t)p->graphs, sizeof *p->graph);
-    p->graph[p->graphs++] = (struct mgpu_planner_tasks){batch, variant, busy, graph};
-    *out = graph;
-    return 0;
-}
-
 /* ---- The run --------------------------------------------------------------------------------- */
 
 static int search(struct mgpu_planner *p)
@@ -231,7 +146,7 @@ static int search(struct mgpu_planner *p)
     struct mgpu_search_request request = {
         .topology = p->planned->topology,
         .batch = o->batch,
-        .tasks = tasks,
+        .tasks = mgpu_planner_tasks,
         .context = p,
         .variants = p->variant[MGPU_VARIANT_STACKED] ? 1 : 0,
         .thrifty = p->variant[MGPU_VARIANT_THRIFTY] ? MGPU_VARIANT_THRIFTY : 0,
@@ -250,9 +165,8 @@ static int run(struct mgpu_planner *p)
 {
     MGPU_TRY(settle_words(p));
     MGPU_TRY(settle_devices(p));
-    MGPU_TRY(settle_outline(p));
+    MGPU_TRY(settle_model(p));
     MGPU_TRY(settle_pins(p));
-    MGPU_TRY(settle_division(p));
     MGPU_TRY(settle_variants(p));
     MGPU_TRY(settle_profile(p));
     return mgpu_prefix(search(p), "%s", p->model->path);
@@ -267,9 +181,7 @@ int mgpu_planner_run(struct mgpu_planned **out, const struct mgpu_planner_model 
     *out = NULL;
     p.planned->arena = arena;
     int rc = run(&p);
-    for (int i = 0; i < p.graphs; i++)
-        mgpu_task_graph_free(p.graph[i].graph);
-    free(p.graph);
+    mgpu_planner_tasks_free(&p);
     for (int v = 0; v < MGPU_VARIANTS; v++)
         mgpu_plan_free(p.variant[v]);
     mgpu_profile_free(p.profile);

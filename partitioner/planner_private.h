@@ -17,7 +17,7 @@ enum mgpu_planner_variant {
 };
 
 /* Task graphs, kept: the search asks for the same ones again. */
-struct mgpu_planner_tasks {
+struct mgpu_planner_graph {
     int64_t batch;
     int variant;
     int busy; /* CPU devices that work at the same time; 0: it does not matter */
@@ -34,9 +34,19 @@ struct mgpu_planner {
     int *pin;                                 /* by node of the outline: device, -1: free */
     int weights_on;                           /* device, -1 */
     const char *inseparable;                  /* why the batch may not be divided, or NULL */
+    struct mgpu_names *sums;                  /* key to struct mgpu_planner_sums */
+    struct mgpu_graph *whole[MGPU_VARIANTS];  /* that tasks were made of, or NULL */
     int graphs;
-    struct mgpu_planner_tasks *graph;
+    struct mgpu_planner_graph *graph;
 };
+
+/* The search's `tasks`; `context` is the planner. */
+int mgpu_planner_tasks(void *context, int variant, int64_t batch, int devices,
+                       const struct mgpu_task_graph **out);
+void mgpu_planner_tasks_free(struct mgpu_planner *planner);
+
+/* Keeps what the ranks of a data parallel step sum in the middle of it: `g` is a rank's graph. */
+void mgpu_planner_find_sums(struct mgpu_planner *planner, const struct mgpu_graph *g);
 
 /* Times the operators at the batches that single, branch-wise and data parallel steps have. */
 int mgpu_planner_measure(struct mgpu_planner *planner);

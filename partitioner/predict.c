@@ -19,7 +19,8 @@ static int open_parts(struct mgpu_predict *p, const char *devices, const char *p
     p->topology = mgpu_topology_first(all, all->devices, p->replicas * p->places);
     mgpu_topology_free(all);
     for (int k = 0; k < p->topology->kinds; k++)
-        p->topology->kind[k].in_turns = p->replicas == 1 && p->places > 1;
+        if (p->replicas == 1 && p->topology->kind[k].busy) /* branches: each alone */
+            p->topology->kind[k].busy = 1;
     if (profile) {
         MGPU_TRY(mgpu_profile_read(&p->profile, profile));
         mgpu_profile_links(p->profile, p->topology);

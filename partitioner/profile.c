@@ -96,7 +96,18 @@ static double find_ms(const struct mgpu_profile *p, int threads, int busy, const
     return e ? e->ms : -1;
 }
 
-/* Where others work for a part of the step, it is between what it is alone and beside them. */
+/* Beside fewer than was measured: between alone and that. */
+static double between(const struct mgpu_profile *p, const struct mgpu_device_kind *kind,
+                      const char *node)
+{
+    enum { MOST_BUSY = 64 };
+    double alone = find_ms(p, kind->threads, 1, node), beside = -1;
+    int busy = kind->busy;
+    while (alone >= 0 && beside < 0 && busy++ < MOST_BUSY)
+        beside = find_ms(p, kind->threads, busy, node);
+    return beside < 0 ? -1 : alone + (beside - alone) * (kind->busy - 1) / (busy - 1);
+}
+
 double mgpu_profile_ms(const struct mgpu_profile *p, const struct mgpu_device_kind *kind,
                        const struct mgpu_node *node)
 {
@@ -104,9 +115,8 @@ double mgpu_profile_ms(const struct mgpu_profile *p, const struct mgpu_device_ki
     if (!kind->threads || !p->entries)
         return -1;
     mgpu_node_signature(text, node);
-    double beside = find_ms(p, kind->threads, kind->busy, text);
-    double alone = kind->in_turns ? find_ms(p, kind->threads, 1, text) : -1;
-    return beside >= 0 && alone >= 0 ? (beside + alone) / 2 : beside;
+    double ms = find_ms(p, kind->threads, kind->busy, text);
+    return ms >= 0 ? ms : between(p, kind, text);
 }
 
 /* ---- Ranks ----------------------------------------------------------------------------------- */

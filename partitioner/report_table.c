@@ -113,6 +113,17 @@ static void print_bounds(const struct mgpu_report *r, FILE *to)
 
 /* ---- Placement ------------------------------------------------------------------------------- */
 
+/* The devices of a place; of many the first and how many there are. */
+static void print_place(const struct mgpu_plan_file *plan, int place, FILE *to)
+{
+    enum { FEW = 4 };
+    const char *all = mgpu_plan_file_place(plan, place);
+    if (plan->replicas <= FEW || !strchr(all, ','))
+        fprintf(to, "  %s: ", all);
+    else
+        fprintf(to, "  %.*s, ... (%d devices): ", (int)strcspn(all, ","), all, plan->replicas);
+}
+
 /* Runs of neighbours on one place are one line. */
 static void print_placement(const struct mgpu_plan_file *plan, FILE *to)
 {
@@ -126,7 +137,7 @@ static void print_placement(const struct mgpu_plan_file *plan, FILE *to)
                 last = i;
                 count++;
             }
-        fprintf(to, "  %s: ", mgpu_plan_file_place(plan, p));
+        print_place(plan, p, to);
         if (!count) {
             fputs("nothing\n", to);
             continue;

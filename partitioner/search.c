@@ -287,9 +287,10 @@ static void place(struct mgpu_search_run *run, struct mgpu_tried *t, const int *
         p->apart = asked_for(run, t->tactic);
         t->proven = mgpu_place_search(p, from);
         copy_assignment(t->flow, &t->assignment, &p->best);
-        t->ms = p->best_ms;
         t->lacking = p->best_lacking;
         t->placed = p->best_lacking < INT64_MAX;
+        t->ms = t->placed ? mgpu_simulate_contended(p->simulator, &t->assignment) : p->best_ms;
+        t->proven = t->proven && t->ms <= p->best_ms;
         run->limit -= p->effort;
         mgpu_place_free(p);
     }

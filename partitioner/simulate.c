@@ -221,17 +221,22 @@ struct mgpu_simulator *mgpu_simulator_new(const struct mgpu_flow *flow,
     struct mgpu_arena *arena = mgpu_arena_new();
     struct mgpu_simulator *s = MGPU_NEW(arena, struct mgpu_simulator);
     struct mgpu_simulator_state *st = MGPU_NEW(arena, struct mgpu_simulator_state);
-    int devices = replica->topology->devices, uses = 0, users = 0;
+    int devices = replica->topology->devices, uses = 0, users = 0, sums = 0;
     for (int i = 0; i < flow->tensors; i++)
         uses += flow->tensor[i].uses;
     for (int i = 0; i < flow->params; i++)
         users += flow->param[i].groups + 1;
+    for (int i = 0; i < flow->tasks; i++)
+        sums += flow->task[i].sums > 0;
     *s = (struct mgpu_simulator){.flow = flow, .replica = replica, .arena = arena, .state = st};
     s->start = MGPU_NEW_ARRAY(arena, double, flow->tasks);
     s->end = MGPU_NEW_ARRAY(arena, double, flow->tasks);
+    s->stretch = MGPU_NEW_ARRAY(arena, double, flow->tasks);
+    for (int i = 0; i < flow->tasks; i++)
+        s->stretch[i] = 1;
     s->whole = MGPU_NEW_ARRAY(arena, double, flow->params);
     s->at = MGPU_NEW_ARRAY(arena, int, flow->tasks);
-    s->transfer = MGPU_NEW_ARRAY(arena, struct mgpu_transfer, uses + users);
+    s->transfer = MGPU_NEW_ARRAY(arena, struct mgpu_transfer, uses + users + sums);
     s->peak = MGPU_NEW_ARRAY(arena, int64_t, devices);
     st->ready = MGPU_NEW_ARRAY(arena, double, flow->tasks);
     st->group_ready = MGPU_NEW_ARRAY(arena, double, flow->groups);
@@ -439,11 +444,26 @@ static double end_of(const struct mgpu_simulator *s, int position, int at, doubl
     const struct mgpu_simulator_state *st = s->state;
     if (at < 0)
         return start + st->least[position];
-    double ms = mgpu_task_ms(s->flow, s->replica, position, at), beside = st->sum_free[at] - start;
+    double ms = mgpu_task_ms(s->flow, s->replica, position, at) * s->stretch[position];
+    double beside = st->sum_free[at] - start;
     if (beside <= 0)
         return start + ms;
     double slow = st->slow[at];
     return ms * slow <= beside ? start + ms * slow : start + ms + beside - beside / slow;
+}
+
+/* What the replicas sum before anybody goes on with the task's output. */
+static void sum_output(struct mgpu_simulator *s, int position, int at)
+{
+    const struct mgpu_flow_task *t = &s->flow->task[position];
+    struct mgpu_simulator_state *st = s->state;
+    double bytes = (double)t->sum_bytes / t->sums, start = fmax(s->end[position], st->sum_free[at]);
+    double ms = t->sums * mgpu_all_reduce_ms(&s->replica->sum[at], bytes);
+    s->end[position] = st->sum_free[at] = start + ms;
+    st->sum_ms[at] += ms;
+    s->transfer[s->transfers++] =
+        (struct mgpu_transfer){-1, -1, at, at, t->sum_bytes, start, start + ms};
+    s->moved += 2 * (s->replica->replicas - 1) * t->sum_bytes;
 }
 
 static void run_task(struct mgpu_simulator *s, const struct mgpu_assignment *a, int position)
@@ -457,6 +477,8 @@ static void run_task(struct mgpu_simulator *s, const struct mgpu_assignment *a, 
     s->at[position] = at;
     s->start[position] = start;
     s->end[position] = end_of(s, position, at, start);
+    if (at >= 0 && s->replica->sum && s->flow->task[position].sums)
+        sum_output(s, position, at);
     if (at >= 0)
         st->device_free[at] = s->end[position];
 }

@@ -76,6 +76,7 @@ struct mgpu_simulator {
     double host_ms;      /* of a step besides its tasks, on the device where it is least */
     double rest_ms;      /* of sums over the replicas at the end, beside those of gradients */
     double *start, *end; /* by position */
+    double *stretch;     /* by position: how many times as long as alone its task takes */
     double *whole;       /* by parameter: when its gradient is, with several replicas */
     int *at;             /* by position: the device that ran it */
     int transfers;
@@ -94,6 +95,15 @@ void mgpu_simulator_free(struct mgpu_simulator *simulator);
 /* The step's milliseconds; INFINITY as soon as they reach `stop`. */
 double mgpu_simulate(struct mgpu_simulator *simulator, const struct mgpu_assignment *assignment,
                      double stop);
+
+/* The same with what tasks lose to those that run on other devices at the same time, where that was
+ * measured (mgpu_task.beside). A task i that takes a alone takes b beside what the others do on an
+ * average: it loses d_i = b/a - 1. Whoever loses much needs much of what is shared (bandwidth of
+ * the memory and of the shared cache), so he also makes others lose: beside task j it loses d_i d_j
+ * / d, d being the average of d_j. Tasks' times and who they meet depend on each other, so both are
+ * brought to agree in some rounds. Search and bounds go by times alone, which are no longer. */
+double mgpu_simulate_contended(struct mgpu_simulator *simulator,
+                               const struct mgpu_assignment *assignment);
 
 /* After a simulation of replicas of one rank: when the last sum would end with buckets of so many
  * bytes, max_k(r_k + sum_{j>=k} a_j), were the tasks not held up. */

@@ -16,16 +16,21 @@
 
 /* A unit of work that runs on one device: one core node, or several coarsened into one. */
 struct mgpu_task {
-    int group;       /* tasks of a group run on the same device: a forward node with its backward
-                      * and the update of weights that only it uses; -1: runs at the owner of
-                      * `param` (sums or updates a parameter that several groups use) */
-    int param;       /* where group is -1: of the parameters */
-    int phase;       /* enum mgpu_phase */
-    bool again;      /* computes an activation again, as late as it can */
-    double *ms;      /* by device kind of the topology (mgpu_topology.kind) */
-    int64_t output;  /* bytes of activations that it makes; not of parameters' gradients, which are
-                      * stored. They live to the last user: each value to its own, as far as edges
-                      * say what they hold */
+    int group;      /* tasks of a group run on the same device: a forward node with its backward
+                     * and the update of weights that only it uses; -1: runs at the owner of
+                     * `param` (sums or updates a parameter that several groups use) */
+    int param;      /* where group is -1: of the parameters */
+    int phase;      /* enum mgpu_phase */
+    bool again;     /* computes an activation again, as late as it can */
+    double *ms;     /* by device kind of the topology (mgpu_topology.kind) */
+    double *beside; /* the same while all other devices work (contention.c); NULL: they are no
+                     * hindrance */
+    int64_t output; /* bytes of activations that it makes; not of parameters' gradients, which are
+                     * stored. They live to the last user: each value to its own, as far as edges
+                     * say what they hold */
+    int sums;       /* that the replicas make before anybody goes on with its output (statistics of
+                     * the whole batch), and their bytes in all */
+    int64_t sum_bytes;
     int64_t scratch; /* bytes of workspace while it runs, rather too many than too few */
     const char *key; /* of the forward node: its first ONNX output */
     const char *name, *type;
@@ -52,6 +57,7 @@ struct mgpu_shared { /* a parameter */
 struct mgpu_task_graph {
     struct mgpu_arena *arena;
     int64_t batch; /* local batch that the costs are for */
+    int busy;      /* devices that work while tasks take beside[]; 0 where that is NULL */
     int tasks;
     struct mgpu_task *task; /* in an order in which they can run */
     int edges;

@@ -8,6 +8,7 @@
 #include "runtime/ops/pointwise.h"
 #include "runtime/ops/update.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -236,14 +237,25 @@ static void add_states(struct build *b, const struct mgpu_node *update)
 
 /* ---- Tasks ----------------------------------------------------------------------------------- */
 
+static double time_of(const struct build *b, const struct mgpu_device_kind *kind,
+                      const struct mgpu_node *node)
+{
+    double ms = b->profile ? mgpu_profile_ms(b->profile, kind, node) : -1;
+    return ms >= 0 ? ms : mgpu_cost_ms(kind, node, b->rate);
+}
+
 static void add_times(const struct build *b, struct mgpu_task *task, const struct mgpu_node *node)
 {
     if (mgpu_is_view(node))
         return;
     for (int k = 0; k < b->topology->kinds; k++) {
-        const struct mgpu_device_kind *kind = &b->topology->kind[k];
-        double ms = b->profile ? mgpu_profile_ms(b->profile, kind, node) : -1;
-        task->ms[k] += ms >= 0 ? ms : mgpu_cost_ms(kind, node, b->rate);
+        struct mgpu_device_kind kind = b->topology->kind[k];
+        double beside = time_of(b, &kind, node);
+        kind.busy = task->beside && kind.busy ? 1 : kind.busy;
+        double alone = time_of(b, &kind, node);
+        task->ms[k] += task->beside ? fmin(alone, beside) : alone;
+        if (task->beside)
+            task->beside[k] += beside;
     }
 }
 
@@ -353,9 +365,12 @@ static void add_tasks(struct build *b)
         if (b->live[n] && b->into[n] == n)
             b->task[n] = t->tasks++;
     t->task = MGPU_NEW_ARRAY(t->arena, struct mgpu_task, t->tasks);
-    double *ms = MGPU_NEW_ARRAY(t->arena, double, (size_t)t->tasks *(size_t)b->topology->kinds);
-    for (int i = 0; i < t->tasks; i++)
-        t->task[i].ms = ms + (size_t)i * (size_t)b->topology->kinds;
+    size_t kinds = (size_t)b->topology->kinds, all = (size_t)t->tasks * kinds;
+    double *ms = MGPU_NEW_ARRAY(t->arena, double, 2 * all);
+    for (size_t i = 0; i < (size_t)t->tasks; i++) {
+        t->task[i].ms = ms + i * kinds;
+        t->task[i].beside = t->busy ? ms + all + i * kinds : NULL;
+    }
     for (int n = 0; n < g->node_count; n++) {
         if (!b->live[n])
             continue;
@@ -443,6 +458,8 @@ int mgpu_tasks_build(struct mgpu_task_graph **out, const struct mgpu_graph *whol
     struct build b = {.g = whole, .topology = topology, .rate = rate, .profile = profile, .t = t};
     t->arena = arena;
     t->batch = whole->batch;
+    for (int k = 0; k < topology->kinds; k++)
+        t->busy = topology->kind[k].in_turns ? topology->kind[k].busy : t->busy;
     allocate(&b, scratch);
     mgpu_find_live(whole, b.live);
     find_uses(&b);

@@ -32,7 +32,7 @@ struct verify {
     int classes;
     struct pair class[CLASSES]; /* ms a step, all ranks */
     struct pair *memory;        /* bytes, by rank */
-    double resident;            /* bytes that the process grew by */
+    double before, resident; /* bytes of the process before anything is loaded; what it grew by */
 };
 
 static double now_ms(void)
@@ -132,7 +132,7 @@ static int time_instructions(struct verify *v)
     return 0;
 }
 
-static void take_memory(struct verify *v, double before)
+static void take_memory(struct verify *v)
 {
     int ranks = mgpu_team_size(v->t->team);
     v->memory = MGPU_NEW_ARRAY(v->t->arena, struct pair, ranks);
@@ -146,7 +146,7 @@ static void take_memory(struct verify *v, double before)
         if (p)
             v->memory[r].measured += (double)p->bytes[MGPU_BUFFER_CONSTANTS];
     }
-    v->resident = resident() - before;
+    v->resident = resident() - v->before;
 }
 
 /* ---- Printing -------------------------------------------------------------------------------- */
@@ -218,14 +218,13 @@ static void print_json(const struct verify *v, FILE *to)
 static int run(struct verify *v, const struct mgpu_options *options,
                const struct mgpu_partition_options *partition)
 {
-    double before = resident();
     MGPU_TRY(mgpu_trainer_new(&v->t, v->model, options));
     v->file = v->t->plan_file;
     v->step = (struct pair){.name = "step_ms", .predicted = v->file->predicted.step_ms};
     MGPU_TRY(mgpu_predict_new(&v->predict, mgpu_plan_device_list(v->t), v->file->replicas,
                               v->file->places, partition->profile));
     MGPU_TRY(time_steps(v));
-    take_memory(v, before);
+    take_memory(v);
     return time_instructions(v);
 }
 
@@ -256,7 +255,7 @@ int mgpu_verify(const char *model, const char *plan, const struct mgpu_options *
     struct mgpu_options o = *options;
     struct mgpu_plan_file *file;
     struct mgpu_trainer *planning;
-    struct verify v = {.model = model, .plan = plan};
+    struct verify v = {.model = model, .plan = plan, .before = resident()};
     MGPU_TRY(mgpu_plan_file_read(&file, plan));
     o.plan = plan;
     o.batch = o.batch > 0 ? o.batch : file->batch;

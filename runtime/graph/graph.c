@@ -272,6 +272,22 @@ void mgpu_graph_sort(struct mgpu_graph *g)
     free(s.input);
 }
 
+bool mgpu_graph_set_batch(struct mgpu_graph *g, int64_t batch)
+{
+    for (int i = 0; i < g->value_count; i++)
+        for (int k = 0; k < g->values[i]->rank; k++)
+            if (g->values[i]->dims[k].opaque)
+                return false;
+    for (int i = 0; i < g->value_count; i++)
+        for (int k = 0; k < g->values[i]->rank; k++) {
+            struct mgpu_dim *d = &g->values[i]->dims[k];
+            for (int power = d->power[MGPU_BATCH]; power > 0; power--)
+                d->value = d->value / g->batch * batch;
+        }
+    g->batch = batch;
+    return true;
+}
+
 void mgpu_graph_whole(struct mgpu_graph *g)
 {
     if (!g->whole)

@@ -159,6 +159,11 @@ void mgpu_graph_prune(struct mgpu_graph *g);
  * made. What nothing needs comes last. */
 void mgpu_graph_sort(struct mgpu_graph *g);
 
+/* Gives all shapes another batch. Attributes and constants keep what they hold, so the graph is
+ * good for what goes by shapes only (costs), not to be run. False: some size does not follow from
+ * the batch in a way that is known, and nothing is changed. */
+bool mgpu_graph_set_batch(struct mgpu_graph *g, int64_t batch);
+
 /* Marks the origin's node as one that needs the batch whole, unless one is marked already. */
 void mgpu_graph_whole(struct mgpu_graph *g);
 

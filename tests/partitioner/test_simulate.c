@@ -249,6 +249,59 @@ static void check_interference(void)
     test_graph_free(g);
 }
 
+/* Two tasks on two devices. Both lose half their speed beside each other; the longer one is alone
+ * in the end. What nobody hinders hinders nobody. */
+static void check_contention(void)
+{
+    static const struct {
+        double ms[2], beside[2], step;
+    } cases[] = {{{10, 10}, {20, 20}, 20},
+                 {{10, 4}, {20, 8}, 8 + 6},
+                 {{10, 10}, {20, 10}, 10},
+                 {{10, 10}, {10, 10}, 10}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct mgpu_task_graph *g = test_graph(1, 2, 0, 2, 0);
+        struct mgpu_topology *t = test_topology(2, 1, 100, 0, 0, 1 << 20);
+        struct bench b;
+        for (int k = 0; k < 2; k++) {
+            test_task(g, 1, k, MGPU_PHASE_FORWARD, cases[i].ms[k], 0);
+            g->task[k].beside = mgpu_arena_copy(g->arena, &cases[i].beside[k], sizeof(double));
+        }
+        g->busy = 2;
+        open_bench(&b, g, t, 1, 2, -1);
+        CHECK_NEAR(run(&b, (int[]){0, 1}), fmax(cases[i].ms[0], cases[i].ms[1]), 1e-12);
+        CHECK_NEAR(mgpu_simulate_contended(b.s, &b.a), cases[i].step, 0.02);
+        CHECK_NEAR(run(&b, (int[]){0, 0}), cases[i].ms[0] + cases[i].ms[1], 1e-12);
+        CHECK_NEAR(mgpu_simulate_contended(b.s, &b.a), cases[i].ms[0] + cases[i].ms[1], 1e-12);
+        close_bench(&b);
+        mgpu_arena_free(t->arena);
+        test_graph_free(g);
+    }
+}
+
+/* A task whose output the replicas sum before it is used (statistics of the whole batch): two sums
+ * of 50 bytes, twice around a ring of two at 100 bytes a ms. */
+static void check_sums_inside(void)
+{
+    const int64_t bytes[LAYERS] = {0, 0, 0, 0, 0};
+    struct mgpu_task_graph *g = layers(bytes);
+    struct mgpu_topology *t = test_topology(2, 1, 100, 0, 0, 1 << 20);
+    struct bench b;
+    g->task[1].sums = 2;
+    g->task[1].sum_bytes = 100;
+    open_bench(&b, g, t, 2, 1, -1);
+    double one = mgpu_all_reduce_ms(&b.replica.sum[0], 50);
+    CHECK(one > 0);
+    CHECK_NEAR(run(&b, (int[]){0, 0, 0, 0, 0}), LAYERS * 3.5 + 2 * one, 1e-12);
+    CHECK(b.s->moved == 2 * 100);
+    close_bench(&b);
+    open_bench(&b, g, t, 1, 2, -1); /* one replica sums nothing */
+    CHECK_NEAR(run(&b, (int[]){0, 0, 0, 0, 0}), LAYERS * 3.5, 1e-12);
+    close_bench(&b);
+    mgpu_arena_free(t->arena);
+    test_graph_free(g);
+}
+
 /* All replicas send to one owner over one channel each, or over one for all. */
 static void check_gather(void)
 {
@@ -382,6 +435,8 @@ int main(void)
     check_shared();
     check_data_parallel();
     check_interference();
+    check_contention();
+    check_sums_inside();
     check_gather();
     check_memory();
     check_host();

@@ -127,6 +127,30 @@ static void check_costs(void)
     mgpu_graph_free(g);
 }
 
+/* Sizes at another batch are those of a graph that was made at it, and so are costs. */
+static void check_set_batch(void)
+{
+    static const char *const models[] = {plan_two_towers, plan_branches, plan_norm};
+    struct mgpu_topology *topology;
+    CHECK_OK(mgpu_topology_parse(&topology, "h100"));
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        struct mgpu_graph *g = plan_graph(models[m], 8), *h = plan_graph(models[m], 3);
+        CHECK(mgpu_graph_set_batch(g, 3) && g->batch == 3 && g->node_count == h->node_count);
+        for (int i = 0; i < g->node_count; i++) {
+            CHECK(mgpu_cost_ms(&topology->kind[0], g->nodes[i], MGPU_RATE_F32) ==
+                  mgpu_cost_ms(&topology->kind[0], h->nodes[i], MGPU_RATE_F32));
+            for (int k = 0; k < g->nodes[i]->outputs; k++)
+                CHECK(mgpu_value_bytes(g->nodes[i]->output[k]) ==
+                      mgpu_value_bytes(h->nodes[i]->output[k]));
+        }
+        g->nodes[0]->output[0]->dims[0] = mgpu_dim_opaque(3);
+        CHECK(!mgpu_graph_set_batch(g, 8) && g->batch == 3);
+        mgpu_graph_free(g);
+        mgpu_graph_free(h);
+    }
+    mgpu_topology_free(topology);
+}
+
 /* A measured time stands where the profile has one, for the kind that it was measured on. */
 static void check_profile(void)
 {
@@ -307,6 +331,7 @@ int main(void)
     check_two_towers();
     check_edges();
     check_costs();
+    check_set_batch();
     check_profile();
     check_sums();
     check_losses();

@@ -54,20 +54,20 @@ static double get(const struct task *t, int input, int j)
 /* ---- Loops over a run of n elements; element i belongs to channel i % block -------------------
  */
 
-/* lanes[i % LANES] takes in `term` */
-#define EACH_LANE(term)                                                                            \
+/* `take` takes element i into sums of lane j = i % LANES. */
+#define EACH_LANE(take)                                                                            \
     for (int64_t at = 0; at < n; at += LANES) {                                                    \
         int64_t width = n - at < LANES ? n - at : LANES;                                           \
         if (width == LANES)                                                                        \
             _Pragma("GCC ivdep") for (int j = 0; j < LANES; j++)                                   \
             {                                                                                      \
                 int64_t i = at + j;                                                                \
-                lanes[j] += (term);                                                                \
+                take;                                                                              \
             }                                                                                      \
         else                                                                                       \
             for (int j = 0; j < width; j++) {                                                      \
                 int64_t i = at + j;                                                                \
-                lanes[j] += (term);                                                                \
+                take;                                                                              \
             }                                                                                      \
     }
 
@@ -81,23 +81,63 @@ static void fold(const float *lanes, int block, double *sum)
 }
 
 /* Of each channel: the sum, and the sum of squares about `mean` [LANES]. */
-MGPU_SIMD static void lane_sums(const float *x, int64_t n, float *lanes){EACH_LANE(x[i])}
+MGPU_SIMD static void lane_sums(const float *x, int64_t n,
+                                float *lanes){EACH_LANE(lanes[j] += x[i])}
 
-MGPU_SIMD static void lane_squares(const float *x, int64_t n, const float *mean,
-                                   float *lanes){EACH_LANE((x[i] - mean[j]) * (x[i] - mean[j]))}
+MGPU_SIMD static void lane_squares(const float *x, int64_t n, const float *mean, float *lanes){
+    EACH_LANE(lanes[j] += (x[i] - mean[j]) * (x[i] - mean[j]))}
 
+/* The sums of dy and of (x - mean) * dy. */
 MGPU_SIMD static void lane_products(const float *x, const float *dy, int64_t n, const float *mean,
-                                    float *lanes){EACH_LANE((x[i] - mean[j]) * dy[i])}
+                                    float *lanes, float *products)
+{
+    EACH_LANE((lanes[j] += dy[i], products[j] += (x[i] - mean[j]) * dy[i]))
+}
 
-/* y = (x - mean) * factor + offset; the coefficients repeat over LANES. */
-MGPU_SIMD static void affine(float *y, const float *x, int64_t n, const float *mean,
-                             const float *factor, const float *offset)
+/* y = (x - mean) * factor + offset: the coefficients repeat over LANES. */
+struct map {
+    float mean[LANES], factor[LANES], offset[LANES];
+};
+
+MGPU_INLINE float mapped(const struct map *m, int64_t j, float x)
+{
+    return (x - m->mean[j]) * m->factor[j] + m->offset[j];
+}
+
+MGPU_INLINE float cut(float x, float low, float high)
+{
+    x = x < low ? low : x;
+    return x > high ? high : x;
+}
+
+/* y of x, plus `more` (NULL: nothing), cut to [low, high]. */
+MGPU_SIMD static void normalise(float *y, const float *x, const float *more, int64_t n,
+                                const struct map *m, float low, float high)
+{
+    for (int64_t at = 0; at < n; at += LANES) {
+        int64_t width = n - at < LANES ? n - at : LANES;
+        if (more)
+#pragma GCC ivdep
+            for (int64_t j = 0; j < width; j++)
+                y[at + j] = cut(mapped(m, j, x[at + j]) + more[at + j], low, high);
+        else
+#pragma GCC ivdep
+            for (int64_t j = 0; j < width; j++)
+                y[at + j] = cut(mapped(m, j, x[at + j]), low, high);
+    }
+}
+
+/* dy where y of x is within the limits, else 0. */
+MGPU_SIMD static void mask(float *to, const float *dy, const float *x, int64_t n,
+                           const struct map *m, float low, float high)
 {
     for (int64_t at = 0; at < n; at += LANES) {
         int64_t width = n - at < LANES ? n - at : LANES;
 #pragma GCC ivdep
-        for (int64_t j = 0; j < width; j++)
-            y[at + j] = (x[at + j] - mean[j]) * factor[j] + offset[j];
+        for (int64_t j = 0; j < width; j++) {
+            float y = mapped(m, j, x[at + j]), d = dy[at + j];
+            to[at + j] = y > low && y < high ? d : 0;
+        }
     }
 }
 
@@ -118,6 +158,13 @@ static void repeat(float lanes[LANES], int block)
 {
     for (int j = block; j < LANES; j++)
         lanes[j] = lanes[j - block];
+}
+
+static void repeat_map(struct map *m, int block)
+{
+    repeat(m->mean, block);
+    repeat(m->factor, block);
+    repeat(m->offset, block);
 }
 
 /* ---- Forward --------------------------------------------------------------------------------- */
@@ -169,33 +216,28 @@ static void find_statistics(const struct task *t, float *mean, float *variance)
 static void forward(const struct task *t)
 {
     const struct mgpu_batch_norm_attrs *a = t->l->node->attrs;
-    float mean[LANES] = {0}, variance[MOST], factor[LANES] = {0}, offset[LANES] = {0};
-    find_statistics(t, mean, variance);
+    struct map m = {{0}, {0}, {0}};
+    float variance[MOST];
+    find_statistics(t, m.mean, variance);
     for (int j = 0; j < t->channels; j++) {
-        put(t, 1, j, (double)mean[j]);
+        put(t, 1, j, (double)m.mean[j]);
         put(t, 2, j, (double)variance[j]);
-        factor[j] = (float)(get(t, 1, j) / sqrt((double)variance[j] + a->epsilon));
-        offset[j] = (float)get(t, 2, j);
+        m.factor[j] = (float)(get(t, 1, j) / sqrt((double)variance[j] + a->epsilon));
+        m.offset[j] = (float)get(t, 2, j);
     }
-    repeat(mean, t->p.block);
-    repeat(factor, t->p.block);
-    repeat(offset, t->p.block);
-    const float *x = t->l->in[0].data;
+    repeat_map(&m, t->p.block);
+    const float *x = t->l->in[0].data, *more = t->l->inputs > 3 ? t->l->in[3].data : NULL;
     float *y = t->l->out[0].data;
     for (int64_t r = 0, n; y && r < runs_of(t); r++) {
         int64_t at = run_of(t, r, &n);
-        affine(y + at, x + at, n, mean, factor, offset);
-        mgpu_finish_run(t->l, at, n);
+        normalise(y + at, x + at, more ? more + at : NULL, n, &m,
+                  a->clips ? (float)a->low : -INFINITY, a->clips ? (float)a->high : INFINITY);
     }
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
 /* As forward made y of x. */
-struct map {
-    float mean[LANES], factor[LANES], offset[LANES];
-};
-
 static struct map map_of(const struct task *t)
 {
     const struct mgpu_batch_norm_attrs *a = t->l->node->attrs;
@@ -205,18 +247,19 @@ static struct map map_of(const struct task *t)
         m.factor[j] = (float)(get(t, 2, j) / sqrt(get(t, 4, j) + a->epsilon));
         m.offset[j] = mgpu_limits_by_bias(t->l) ? (float)get(t, 5, j) : 0;
     }
-    repeat(m.mean, t->p.block);
-    repeat(m.factor, t->p.block);
-    repeat(m.offset, t->p.block);
+    repeat_map(&m, t->p.block);
     return m;
 }
 
 static const float *arriving(const struct task *t, const struct map *m, int64_t at, int64_t n,
                              float room[MGPU_RUN])
 {
-    if (mgpu_limits_by_bias(t->l))
-        affine(room, (const float *)t->l->in[0].data + at, n, m->mean, m->factor, m->offset);
-    return mgpu_arriving_run(t->l, at, n, room);
+    const struct mgpu_batch_norm_attrs *a = t->l->node->attrs;
+    if (!mgpu_limits_by_bias(t->l))
+        return mgpu_arriving_run(t->l, at, n, room);
+    mask(room, (const float *)t->l->in[1].data + at, (const float *)t->l->in[0].data + at, n, m,
+         (float)a->low, (float)a->high);
+    return room;
 }
 
 static void add_sums(const struct task *t, const struct map *m, double *sum, double *products)
@@ -228,11 +271,10 @@ static void add_sums(const struct task *t, const struct map *m, double *sum, dou
         const float *x = (const float *)t->l->in[0].data + at;
         const float *dy = arriving(t, m, at, n, room);
         float lanes[LANES] = {0}, more[LANES] = {0};
-        lane_sums(dy, n, lanes);
+        lane_products(x, dy, n, m->mean, lanes, more);
         fold(lanes, t->p.block, part);
         for (int j = 0; j < t->p.block; j++)
             sum[j] += part[j];
-        lane_products(x, dy, n, m->mean, more);
         fold(more, t->p.block, part);
         for (int j = 0; j < t->p.block; j++)
             products[j] += part[j];

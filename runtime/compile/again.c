@@ -18,7 +18,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NEAR = 16 }; /* nodes: what backward reads so soon is kept */
+enum {
+    NEAR = 16,     /* nodes: what backward reads so soon is kept */
+    LONGEST = 256, /* nodes, one made of the other */
+};
 
 struct again {
     struct mgpu_graph *g;
@@ -27,7 +30,7 @@ struct again {
     bool *lasts, *changed;
 
     /* by value id */
-    bool *may;   /* it can be computed again */
+    int *may;    /* it can be computed again: how many nodes that takes, one behind the other */
     bool *stays; /* something else is made of it again */
     struct mgpu_value **made;
 };
@@ -131,10 +134,17 @@ static void decide(struct again *a, const struct mgpu_node *node)
 {
     const struct mgpu_value *y = node->outputs ? node->output[0] : NULL;
     bool norm = node->op == &mgpu_op_batch_norm, concat = node->op == &mgpu_op_concat;
-    if ((!norm && !concat) || node->origin.role != MGPU_FORWARD || is_kept_else(a, y))
+    int before = 0;
+    if ((!norm && !concat) || node->origin.role != MGPU_FORWARD || is_kept_else(a, y) ||
+        !(norm ? may_norm(a, node) : first_behind(a, y) && may_concat(a, node)))
         return;
-    a->may[y->id] = norm ? may_norm(a, node) : first_behind(a, y) && may_concat(a, node);
-    for (int i = 0; concat && a->may[y->id] && i < node->inputs; i++)
+    for (int i = 0; i < node->inputs; i++)
+        if (node->input[i] && a->may[node->input[i]->id] > before)
+            before = a->may[node->input[i]->id];
+    if (before == LONGEST)
+        return;
+    a->may[y->id] = before + 1;
+    for (int i = 0; concat && i < node->inputs; i++)
         a->stays[node->input[i]->id] = true;
 }
 

@@ -2,8 +2,8 @@
  * the GPUs' in runtime/cuda; ranks and the facade know this much of them.
  *
  * The host sees a rank's memory as buffers of its own. Where the device has other memory, what the
- * host wrote goes up, and what it wants to read comes down, when the host says so; inputs, step
- * scalars and results move by themselves when a program runs.
+ * host wrote goes up, and what it wants to read comes down, when the host says so; step scalars and
+ * results move by themselves when a program runs.
  */
 #ifndef MGPU_ENGINE_H
 #define MGPU_ENGINE_H
@@ -36,9 +36,16 @@ struct mgpu_engine_ops {
     /* Makes a program ready to run in this memory. */
     int (*bind)(struct mgpu_engine *engine, struct mgpu_program *program);
 
+    /* Sends the inputs that the host has written for the program's next run, which may be done
+     * while another still goes on; what was sent last is what the next run finds. *host gets where
+     * the inputs after these are to be written, after that other run. NULL: a run reads what the
+     * host wrote. */
+    int (*send)(struct mgpu_engine *engine, const struct mgpu_program *program, void **host);
+
     /* Runs the list once, on every rank at the same time. Comes back when everything is done,
-     * communication too. Errors name the node. A loss or gradient that is not finite stops before
-     * the first update and names the first node with a value that is not finite. */
+     * communication too; an engine that has `send` calls run->meanwhile while the device computes.
+     * Errors name the node. A loss or gradient that is not finite stops before the first update and
+     * names the first node with a value that is not finite. */
     int (*execute)(struct mgpu_engine *engine, struct mgpu_program *program,
                    const struct mgpu_execution *run);
 

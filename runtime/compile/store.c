@@ -2,6 +2,7 @@
 
 #include "runtime/base/names.h"
 #include "runtime/base/status.h"
+#include "runtime/ops/update.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -92,18 +93,39 @@ static int completion(const struct mgpu_parameter *p)
 }
 
 struct due {
-    int completion, index;
+    int state, completion, index; /* state: 0: none, else the how manieth of its weight */
 };
 
-static int by_completion(const void *a, const void *b)
+/* A weight's states stand in the order of the weights, each kind by itself: what an optimizer does
+ * to neighbours is the same at the same distances in all of these arrays. */
+static struct due *dues(const struct mgpu_graph *g)
+{
+    enum { FIRST_STATE = 5 };
+    struct due *due = mgpu_xcalloc((size_t)g->parameter_count + 1, sizeof *due);
+    for (int i = 0; i < g->parameter_count; i++)
+        due[i] = (struct due){0, completion(&g->parameters[i]), i};
+    for (int n = 0; n < g->node_count; n++) {
+        const struct mgpu_node *node = g->nodes[n];
+        for (int i = FIRST_STATE; node->op == &mgpu_op_update && i < node->inputs; i++) {
+            const struct mgpu_value *w = node->input[0], *state = node->input[i];
+            if (w->kind == MGPU_VALUE_PARAMETER && state && state->kind == MGPU_VALUE_PARAMETER)
+                due[state->index] = (struct due){i, due[w->index].completion, state->index};
+        }
+    }
+    return due;
+}
+
+static int by_place(const void *a, const void *b)
 {
     const struct due *x = a, *y = b;
-    return x->completion != y->completion ? x->completion - y->completion : x->index - y->index;
+    return x->state != y->state             ? x->state - y->state
+           : x->completion != y->completion ? x->completion - y->completion
+                                            : x->index - y->index;
 }
 
 int mgpu_store_add(struct mgpu_store_layout *layout, const struct mgpu_graph *g)
 {
-    struct due *due = mgpu_xcalloc((size_t)g->parameter_count + 1, sizeof *due);
+    struct due *due = dues(g);
     bool *used = used_parameters(g);
     int rc = 0, count = 0;
     for (int i = 0; i < g->parameter_count && rc == 0; i++) {
@@ -111,9 +133,9 @@ int mgpu_store_add(struct mgpu_store_layout *layout, const struct mgpu_graph *g)
         if (e)
             rc = check_same(e, &g->parameters[i]);
         else if (used[i])
-            due[count++] = (struct due){completion(&g->parameters[i]), i};
+            due[count++] = due[i];
     }
-    qsort(due, (size_t)count, sizeof *due, by_completion);
+    qsort(due, (size_t)count, sizeof *due, by_place);
     for (int i = 0; i < count && rc == 0; i++)
         add(layout, &g->parameters[due[i].index]);
     free(used);

@@ -18,6 +18,8 @@ struct mgpu_execution {
     const double *scalars;
     double *times; /* NULL, or seconds by instruction are added up here: of computing; of
                     * communication, what this rank waited for it */
+    void (*meanwhile)(void *context); /* NULL, or see engine.h */
+    void *context;
 };
 
 struct mgpu_walk;

@@ -44,6 +44,9 @@
     F(cuEventCreate)                                                                               \
     F(cuEventDestroy)                                                                              \
     F(cuEventRecord)                                                                               \
+    F(cuEventRecordWithFlags)                                                                      \
+    F(cuEventSynchronize)                                                                          \
+    F(cuEventElapsedTime)                                                                          \
     F(cuStreamBeginCapture)                                                                        \
     F(cuStreamEndCapture)                                                                          \
     F(cuGraphInstantiateWithFlags)                                                                 \

@@ -13,6 +13,10 @@ int mgpu_cuda_count(int *count);
  * MGPU_EDEVICE and what is missing. */
 int mgpu_cuda_check(int index);
 
+/* Where a run goes that names no devices: "cuda:0" where that can be used; else "cpu", and if there
+ * is a GPU all the same a note says why. */
+const char *mgpu_cuda_default(void);
+
 /* The engines of the ranks of one GPU, replicas * places of them (engine.h). They are freed one by
  * one; their programs run on all of them at the same time. `tf32`: products of floats may be
  * rounded to TF32. */

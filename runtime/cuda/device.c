@@ -100,3 +100,22 @@ int mgpu_cuda_check(int index)
     MGPU_TRY(mgpu_prefix(mgpu_cuda_load_lt(&lt), "no cuBLASLt"));
     return mgpu_prefix(mgpu_cuda_load_dnn(&dnn), "no cuDNN");
 }
+
+const char *mgpu_cuda_default(void)
+{
+    struct mgpu_cuda_driver driver;
+    if (mgpu_cuda_load_driver(&driver) < 0)
+        return "cpu";
+    int rc = check_version(&driver), count = 0;
+    if (rc == 0 && driver.cuInit(0) == CUDA_ERROR_NO_DEVICE)
+        return "cpu";
+    if (rc == 0)
+        rc = mgpu_cuda_check(0);
+    if (rc < 0) {
+        mgpu_note("training on the CPU; the GPU cannot be used: %s", mgpu_error());
+        return "cpu";
+    }
+    if (driver.cuDeviceGetCount(&count) == CUDA_SUCCESS && count > 1)
+        mgpu_note("training on cuda:0, one of %d GPUs (several are not supported yet)", count);
+    return "cuda:0";
+}

@@ -27,16 +27,27 @@ static bool is_pinned(int buffer)
            buffer == MGPU_BUFFER_SCALARS;
 }
 
+static int pinned_memory(const struct mgpu_gpu_rank *rank, void **out, int64_t bytes)
+{
+    GPU_TRY(&rank->all->gpu, cuMemAllocHost, (out, (size_t)bytes));
+    memset(*out, 0, (size_t)bytes);
+    return 0;
+}
+
 static int host_memory(struct mgpu_gpu_rank *rank, int b, int64_t bytes)
 {
     if (!is_pinned(b))
         return mgpu_alloc(&rank->host[b], (uint64_t)bytes, "the host's copy of a GPU's memory");
-    GPU_TRY(&rank->all->gpu, cuMemAllocHost, (&rank->host[b], (size_t)bytes));
-    memset(rank->host[b], 0, (size_t)bytes);
+    if (b != MGPU_BUFFER_INPUTS)
+        return pinned_memory(rank, &rank->host[b], bytes);
+    MGPU_TRY(pinned_memory(rank, &rank->pinned[0], bytes));
+    MGPU_TRY(pinned_memory(rank, &rank->pinned[1], bytes));
+    rank->host[b] = rank->pinned[rank->writes];
     return 0;
 }
 
-/* One block of the GPU holds it all: `stop` stands behind the results, activations at the end. */
+/* One block of the GPU holds it all: `stop` stands behind the results, activations and the place
+ * where inputs come up at the end. */
 static int allocate(struct mgpu_engine *engine, const int64_t bytes[MGPU_BUFFERS],
                     void *host[MGPU_BUFFERS])
 {
@@ -49,8 +60,9 @@ static int allocate(struct mgpu_engine *engine, const int64_t bytes[MGPU_BUFFERS
         offset[b] = size;
         size += (bytes[b] + STOP + ALIGN - 1) / ALIGN * ALIGN;
     }
-    MGPU_TRY(mgpu_gpu_alloc(&rank->all->gpu, &rank->memory, size,
+    MGPU_TRY(mgpu_gpu_alloc(&rank->all->gpu, &rank->memory, size + bytes[MGPU_BUFFER_INPUTS],
                             "weights, gradients, optimizer state and activations"));
+    rank->ahead = rank->memory + (CUdeviceptr)size;
     GPU_TRY(&rank->all->gpu, cuMemsetD8Async,
             (rank->memory, 0, (size_t)offset[MGPU_BUFFER_ARENA], rank->compute));
     for (int b = 0; b < MGPU_BUFFER_CONSTANTS; b++) {
@@ -91,6 +103,23 @@ static int download(struct mgpu_engine *engine, enum mgpu_buffer b, int64_t offs
     return 0;
 }
 
+/* The other pinned buffer is written next: the run that took what was in it is over. */
+static int send(struct mgpu_engine *engine, const struct mgpu_program *p, void **host)
+{
+    struct mgpu_gpu_rank *rank = rank_of(engine);
+    const struct mgpu_gpu *gpu = &rank->all->gpu;
+    MGPU_TRY(enter(engine));
+    rank->input_bytes = p->bytes[MGPU_BUFFER_INPUTS];
+    GPU_TRY(gpu, cuStreamWaitEvent, (rank->copy, rank->taken, 0));
+    if (rank->input_bytes)
+        GPU_TRY(gpu, cuMemcpyHtoDAsync,
+                (rank->ahead, rank->pinned[rank->writes], (size_t)rank->input_bytes, rank->copy));
+    GPU_TRY(gpu, cuEventRecord, (rank->sent, rank->copy));
+    rank->writes ^= 1;
+    *host = rank->host[MGPU_BUFFER_INPUTS] = rank->pinned[rank->writes];
+    return 0;
+}
+
 /* ---- Programs -------------------------------------------------------------------------------- */
 
 static void emit_checks(const struct mgpu_gpu_rank *rank, struct mgpu_gpu_bound *b,
@@ -115,10 +144,11 @@ static void emit_checks(const struct mgpu_gpu_rank *rank, struct mgpu_gpu_bound 
 static int load_kernels(struct mgpu_gpu_rank *rank, struct mgpu_gpu_bound *b)
 {
     struct mgpu_gpu_batch batch = {0};
+    mgpu_gpu_find_passes(b, &batch);
     for (int k = 0; k < b->program->instructions; k++) {
         struct mgpu_instruction *in = &b->program->instruction[k];
         struct mgpu_gpu_kernel *kernel = mgpu_gpu_kernel_of(in);
-        if (kernel)
+        if (kernel && !b->pass_of[k])
             mgpu_gpu_batch_add(&batch, kernel);
     }
     mgpu_gpu_emit_sums(rank->all, b, &batch);
@@ -160,14 +190,14 @@ static int bind(struct mgpu_engine *engine, struct mgpu_program *p)
 
 /* ---- Runs ------------------------------------------------------------------------------------ */
 
-/* The last rank to come submits for all. */
+/* The last rank to come submits for all; they go on while the GPU computes. */
 static int meet(struct mgpu_gpu_rank *rank)
 {
     struct mgpu_gpu_ranks *all = rank->all;
     pthread_mutex_lock(&all->lock);
     uint64_t round = all->round;
     if (++all->arrived == all->count && !all->aborted) {
-        mgpu_gpu_step(all);
+        mgpu_gpu_submit_step(all);
         all->arrived = 0;
         all->round++;
         pthread_cond_broadcast(&all->changed);
@@ -193,7 +223,10 @@ static int execute(struct mgpu_engine *engine, struct mgpu_program *p,
         return mgpu_fail(MGPU_EINTERNAL, "the program was not bound");
     rank->run = run;
     memcpy(rank->host[MGPU_BUFFER_SCALARS], run->scalars, sizeof(double) * MGPU_SCALARS);
-    return meet(rank);
+    MGPU_TRY(meet(rank));
+    if (run->meanwhile)
+        run->meanwhile(run->context);
+    return mgpu_gpu_finish(rank);
 }
 
 static void abort_all(struct mgpu_engine *engine, const char *reason)
@@ -219,6 +252,7 @@ static void free_bound(struct mgpu_gpu_rank *rank, struct mgpu_gpu_bound *b)
         mgpu_emitted_free(&b->sum[i].emitted);
     mgpu_emitted_free(&b->finite_loss.emitted);
     mgpu_emitted_free(&b->finite_gradients.emitted);
+    mgpu_gpu_free_passes(b);
     if (b->constants)
         cu->cuMemFree(b->constants);
     free(b->event);
@@ -241,8 +275,12 @@ static void free_streams(struct mgpu_gpu_rank *rank)
     }
     if (rank->compute)
         cu->cuStreamDestroy(rank->compute);
-    if (rank->here)
-        cu->cuEventDestroy(rank->here);
+    if (rank->copy)
+        cu->cuStreamDestroy(rank->copy);
+    CUevent event[] = {rank->here, rank->sent, rank->taken};
+    for (int i = 0; i < 3; i++)
+        if (event[i])
+            cu->cuEventDestroy(event[i]);
     free(rank->communicate);
     free(rank->arrived);
     free(rank->answered);
@@ -251,14 +289,20 @@ static void free_streams(struct mgpu_gpu_rank *rank)
 static void free_rank(struct mgpu_gpu_rank *rank)
 {
     const struct mgpu_cuda_driver *cu = &rank->all->gpu.cu;
+    if (rank->copy)
+        cu->cuStreamSynchronize(rank->copy); /* inputs of a run that never came */
     for (int i = 0; i < rank->bounds; i++)
         free_bound(rank, rank->bound[i]);
     free(rank->bound);
+    rank->host[MGPU_BUFFER_INPUTS] = NULL;
     for (int b = 0; b < MGPU_BUFFERS; b++)
         if (is_pinned(b) && rank->host[b])
             cu->cuMemFreeHost(rank->host[b]);
         else
             mgpu_free(rank->host[b]);
+    for (int i = 0; i < 2; i++)
+        if (rank->pinned[i])
+            cu->cuMemFreeHost(rank->pinned[i]);
     if (rank->memory)
         cu->cuMemFree(rank->memory);
     free_streams(rank);
@@ -272,6 +316,8 @@ static void free_engine(struct mgpu_engine *engine)
         return;
     mgpu_gpu_enter(&all->gpu);
     mgpu_gpu_graphs_free(all);
+    if (all->done)
+        all->gpu.cu.cuEventDestroy(all->done);
     for (int r = 0; r < all->count; r++)
         free_rank(&all->rank[r]);
     mgpu_gpu_close(&all->gpu);
@@ -286,6 +332,7 @@ static const struct mgpu_engine_ops ops = {.backend = &mgpu_backend_cuda,
                                            .enter = enter,
                                            .allocate = allocate,
                                            .bind = bind,
+                                           .send = send,
                                            .execute = execute,
                                            .upload = upload,
                                            .download = download,
@@ -300,7 +347,11 @@ static int open_rank(struct mgpu_gpu_ranks *all, int r)
     rank->arrived = mgpu_xcalloc((size_t)groups, sizeof *rank->arrived);
     rank->answered = mgpu_xcalloc((size_t)groups, sizeof *rank->answered);
     GPU_TRY(&all->gpu, cuStreamCreateWithPriority, (&rank->compute, CU_STREAM_NON_BLOCKING, 0));
+    GPU_TRY(&all->gpu, cuStreamCreateWithPriority, (&rank->copy, CU_STREAM_NON_BLOCKING, 0));
     MGPU_TRY(make_events(rank, &rank->here, 1));
+    MGPU_TRY(make_events(rank, &rank->taken, 1));
+    MGPU_TRY(make_events(rank, &rank->sent, 1));
+    GPU_TRY(&all->gpu, cuEventRecord, (rank->taken, rank->copy));
     MGPU_TRY(make_events(rank, rank->arrived, groups));
     MGPU_TRY(make_events(rank, rank->answered, groups));
     for (int g = 0; g < groups; g++) /* communication goes before computation */
@@ -332,6 +383,8 @@ int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, bool tf32, int replicas
     }
     for (int r = 0; r < all->count && rc == 0; r++)
         rc = open_rank(all, r);
+    if (rc == 0)
+        rc = make_events(&all->rank[0], &all->done, 1);
     for (int r = 0; r < all->count && rc < 0; r++)
         free_engine(out[r]);
     return rc;

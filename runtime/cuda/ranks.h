@@ -1,8 +1,12 @@
 /* The ranks of one GPU: logical ranks that one thread submits for, into streams of their own.
  *
- * A rank has a stream that computes and one for each of its groups; events order them as the
- * program's list says. What the ranks do in a step is captured as one CUDA graph when it comes for
- * the second time, and launched as such from then on.
+ * A rank has a stream that computes, one for each of its groups, and one in which inputs come up;
+ * events order them as the program's list says. What the ranks do in a step is captured as one CUDA
+ * graph when it comes for the second time, and launched as such from then on.
+ *
+ * Inputs are double-buffered: the host writes one of two pinned buffers while the other goes up, to
+ * a place of their own on the GPU; the run that wants them copies them from there to where kernels
+ * read. So those of the next run go up while this one computes.
  */
 #ifndef MGPU_CUDA_RANKS_H
 #define MGPU_CUDA_RANKS_H
@@ -14,6 +18,22 @@
 
 enum mgpu_gpu_state { MGPU_GPU_AHEAD, MGPU_GPU_POSTED, MGPU_GPU_STARTED };
 
+/* Updates of neighbours in one pass. */
+struct mgpu_gpu_pass {
+    const struct mgpu_instruction *lead; /* whose arrays lie first */
+    int at;                              /* the instruction in whose place it runs */
+    int64_t count;                       /* elements, from the first to the last */
+    struct mgpu_gpu_kernel kernel;
+};
+
+/* Times on the GPU: what ended at event i belongs to instruction of[i]; event 0 is the beginning.
+ */
+struct mgpu_gpu_marks {
+    int count, events;
+    CUevent *event;
+    int *of;
+};
+
 /* A program that is ready to run on a rank. */
 struct mgpu_gpu_bound {
     struct mgpu_program *program;
@@ -24,6 +44,8 @@ struct mgpu_gpu_bound {
     struct mgpu_gpu_kernel *sum; /* of all parts that are summed, one after the other */
     int *first_sum;              /* by instruction: where its parts begin */
     struct mgpu_gpu_kernel finite_loss, finite_gradients;
+    int passes;
+    struct mgpu_gpu_pass *pass, **pass_of; /* pass_of: by instruction, NULL where it runs alone */
 };
 
 struct mgpu_gpu_rank {
@@ -35,6 +57,12 @@ struct mgpu_gpu_rank {
     int64_t bytes[MGPU_BUFFERS];
     CUstream compute, *communicate;    /* communicate: by group */
     CUevent here, *arrived, *answered; /* of its streams; by group */
+    CUstream copy;
+    void *pinned[2];     /* inputs as the host writes them */
+    int writes;          /* which of the two: it is host[MGPU_BUFFER_INPUTS] */
+    CUdeviceptr ahead;   /* where they come up to */
+    int64_t input_bytes; /* that were sent last */
+    CUevent sent, taken; /* they are there; they are where kernels read */
     int bounds;
     struct mgpu_gpu_bound **bound;
 
@@ -43,8 +71,9 @@ struct mgpu_gpu_rank {
     const struct mgpu_execution *run;
     struct mgpu_walk walk;
     struct mgpu_gpu_queue queue;
+    struct mgpu_gpu_marks *marks; /* NULL: nobody asked for times */
     bool finished;
-    int rc; /* of the last run */
+    int rc; /* of submitting it */
     char text[1024];
 };
 
@@ -55,8 +84,10 @@ struct mgpu_gpu_ranks {
     int count, replicas, places, references;
     struct mgpu_gpu_rank *rank;
     bool no_capture; /* something in a step cannot be captured */
+    bool capturing;
+    CUevent done; /* the run that was submitted last */
     int graphs;
-    struct mgpu_gpu_graph *graph;
+    struct mgpu_gpu_graph **graph;
 
     /* where the ranks' threads meet */
     pthread_mutex_t lock;
@@ -69,13 +100,33 @@ struct mgpu_gpu_ranks {
 
 /* ---- step.c ---- */
 
-/* One run of every rank's program, given to the GPU and waited for. Each rank's rc is set. */
-void mgpu_gpu_step(struct mgpu_gpu_ranks *all);
+/* One run of every rank's program, given to the GPU. Each rank's rc is set. */
+void mgpu_gpu_submit_step(struct mgpu_gpu_ranks *all);
+/* Waits for it, and looks at what a rank has of it. */
+int mgpu_gpu_finish(struct mgpu_gpu_rank *rank);
 void mgpu_gpu_graphs_free(struct mgpu_gpu_ranks *all);
 
 /* Tells a test's driver what an instruction touches. */
 void mgpu_gpu_touches(const struct mgpu_gpu_rank *rank, CUstream stream,
                       const struct mgpu_cuda_access *access, int count);
+
+/* ---- passes.c: updates of neighbours ---- */
+
+/* Finds those of a program and emits their kernels, into the batch. */
+void mgpu_gpu_find_passes(struct mgpu_gpu_bound *bound, struct mgpu_gpu_batch *batch);
+int mgpu_gpu_run_pass(struct mgpu_gpu_rank *rank, const struct mgpu_gpu_pass *pass);
+void mgpu_gpu_free_passes(struct mgpu_gpu_bound *bound);
+
+/* ---- marks.c: times ---- */
+
+/* Begins the marks of a run: what runs in the rank's stream from now on. */
+int mgpu_gpu_begin_marks(struct mgpu_gpu_rank *rank);
+/* What ran in the stream since the last mark belongs to instruction k, -1: to none; without marks
+ * nothing. */
+int mgpu_gpu_mark(struct mgpu_gpu_rank *rank, int k);
+/* Adds the times of a run that is done to those that it asked for. */
+int mgpu_gpu_add_times(struct mgpu_gpu_rank *rank);
+void mgpu_gpu_free_marks(const struct mgpu_gpu *gpu, struct mgpu_gpu_marks *marks);
 
 /* ---- collective.c: communication between the ranks of a GPU ---- */
 

@@ -43,10 +43,18 @@ static int compute(struct mgpu_walk *walk, int k)
     char text[MGPU_VALUE_TEXT];
     struct mgpu_gpu_rank *rank = rank_of(walk);
     struct mgpu_instruction *in = &walk->program->instruction[k];
-    in->launch.queue = &rank->queue;
-    tell_operands(rank, in);
-    return mgpu_prefix(in->kernel->run(&in->launch), "%s",
-                       mgpu_origin_text(text, &in->node->origin));
+    const struct mgpu_gpu_pass *pass = rank->now->pass_of[k];
+    if (pass && pass->at != k)
+        return 0;
+    if (pass) {
+        MGPU_TRY(mgpu_gpu_run_pass(rank, pass));
+    } else {
+        in->launch.queue = &rank->queue;
+        tell_operands(rank, in);
+        MGPU_TRY(mgpu_prefix(in->kernel->run(&in->launch), "%s",
+                             mgpu_origin_text(text, &in->node->origin)));
+    }
+    return mgpu_gpu_mark(rank, k);
 }
 
 static int communicate(struct mgpu_walk *walk, int k)
@@ -63,10 +71,10 @@ static int wait(struct mgpu_walk *walk, const struct mgpu_instruction *by, int k
         return MGPU_LATER;
     if (!by || (by->queue == MGPU_QUEUE_COMMUNICATION && by->group == in->group))
         return 0;
-    CUstream stream =
-        by->queue == MGPU_QUEUE_COMPUTE ? rank->compute : rank->communicate[by->group];
+    bool computes = by->queue == MGPU_QUEUE_COMPUTE;
+    CUstream stream = computes ? rank->compute : rank->communicate[by->group];
     GPU_TRY(&rank->all->gpu, cuStreamWaitEvent, (stream, rank->now->event[in->signal], 0));
-    return 0;
+    return computes ? mgpu_gpu_mark(rank, k) : 0;
 }
 
 static int look_at(struct mgpu_gpu_rank *rank, const struct mgpu_gpu_kernel *kernel,
@@ -93,7 +101,7 @@ static int check(struct mgpu_walk *walk)
     if (run->check_gradients && rank->bytes[MGPU_BUFFER_GRADIENTS])
         MGPU_TRY(look_at(rank, &rank->now->finite_gradients, MGPU_BUFFER_GRADIENTS, 0,
                          rank->bytes[MGPU_BUFFER_GRADIENTS]));
-    return 0;
+    return mgpu_gpu_mark(rank, -1);
 }
 
 static const struct mgpu_walk_ops ops = {
@@ -101,26 +109,33 @@ static const struct mgpu_walk_ops ops = {
 
 /* ---- One run of all ranks -------------------------------------------------------------------- */
 
-static int up(const struct mgpu_gpu_rank *rank, enum mgpu_buffer b, int64_t bytes)
+/* What came up for this run goes to where kernels read it: before the graph, which cannot wait for
+ * what is outside of it. From then on the next inputs may come up. */
+static int take_inputs(const struct mgpu_gpu_rank *rank)
 {
-    if (bytes)
-        GPU_TRY(&rank->all->gpu, cuMemcpyHtoDAsync,
-                ((CUdeviceptr)rank->buffer[b], rank->host[b], (size_t)bytes, rank->compute));
+    CUstream first = rank->all->rank[0].compute;
+    if (rank->run->idle || !rank->input_bytes)
+        return 0;
+    GPU_TRY(&rank->all->gpu, cuStreamWaitEvent, (first, rank->sent, 0));
+    GPU_TRY(&rank->all->gpu, cuMemcpyDtoDAsync,
+            ((CUdeviceptr)rank->buffer[MGPU_BUFFER_INPUTS], rank->ahead, (size_t)rank->input_bytes,
+             first));
+    GPU_TRY(&rank->all->gpu, cuEventRecord, (rank->taken, first));
     return 0;
 }
 
 static int begin_rank(struct mgpu_gpu_rank *rank)
 {
-    const struct mgpu_program *p = rank->now->program;
-    for (int k = 0; k < p->instructions; k++)
+    for (int k = 0; k < rank->now->program->instructions; k++)
         rank->now->state[k] = MGPU_GPU_AHEAD;
     rank->finished = false;
     rank->walk = (struct mgpu_walk){
         .ops = &ops, .context = rank, .program = rank->now->program, .run = rank->run};
-    MGPU_TRY(up(rank, MGPU_BUFFER_SCALARS, sizeof(double) * MGPU_SCALARS));
-    MGPU_TRY(up(rank, MGPU_BUFFER_INPUTS, rank->run->idle ? 0 : p->bytes[MGPU_BUFFER_INPUTS]));
+    GPU_TRY(&rank->all->gpu, cuMemcpyHtoDAsync,
+            ((CUdeviceptr)rank->buffer[MGPU_BUFFER_SCALARS], rank->host[MGPU_BUFFER_SCALARS],
+             sizeof(double) * MGPU_SCALARS, rank->compute));
     GPU_TRY(&rank->all->gpu, cuMemsetD8Async, (rank->stop, 0, 4, rank->compute));
-    return 0;
+    return mgpu_gpu_begin_marks(rank);
 }
 
 /* `stop` stands behind the results. */
@@ -203,12 +218,14 @@ static int submit(struct mgpu_gpu_ranks *all)
 struct key {
     const struct mgpu_program *program;
     int losses;
-    bool last_piece, idle, contributes, check_gradients;
+    bool last_piece, idle, contributes, check_gradients, timed;
 };
 
 struct mgpu_gpu_graph {
     struct key key[MGPU_MAX_RANKS];
-    CUgraphExec exec; /* NULL: it ran once, without */
+    bool known;       /* it ran once, without a graph */
+    CUgraphExec exec; /* NULL: not captured yet */
+    struct mgpu_gpu_marks marks[MGPU_MAX_RANKS];
 };
 
 static struct key key_of(const struct mgpu_gpu_rank *rank)
@@ -221,22 +238,24 @@ static struct key key_of(const struct mgpu_gpu_rank *rank)
     k.idle = rank->run->idle;
     k.contributes = rank->run->contributes;
     k.check_gradients = rank->run->check_gradients;
+    k.timed = rank->run->times != NULL;
     return k;
 }
 
-/* NULL: such a run is new; it is known from now on. */
 static struct mgpu_gpu_graph *find_graph(struct mgpu_gpu_ranks *all)
 {
-    struct mgpu_gpu_graph now;
-    memset(&now, 0, sizeof now);
+    struct key key[MGPU_MAX_RANKS];
+    memset(key, 0, sizeof key);
     for (int r = 0; r < all->count; r++)
-        now.key[r] = key_of(&all->rank[r]);
+        key[r] = key_of(&all->rank[r]);
     for (int i = 0; i < all->graphs; i++)
-        if (!memcmp(all->graph[i].key, now.key, sizeof now.key))
-            return &all->graph[i];
-    all->graph = mgpu_grow(all->graph, (size_t)all->graphs, sizeof *all->graph);
-    all->graph[all->graphs++] = now;
-    return NULL;
+        if (!memcmp(all->graph[i]->key, key, sizeof key))
+            return all->graph[i];
+    struct mgpu_gpu_graph *new = mgpu_xcalloc(1, sizeof *new);
+    memcpy(new->key, key, sizeof key);
+    all->graph = mgpu_grow(all->graph, (size_t)all->graphs, sizeof(struct mgpu_gpu_graph *));
+    all->graph[all->graphs++] = new;
+    return new;
 }
 
 static int capture(struct mgpu_gpu_ranks *all, CUgraphExec *exec)
@@ -244,7 +263,9 @@ static int capture(struct mgpu_gpu_ranks *all, CUgraphExec *exec)
     CUgraph graph = NULL;
     CUstream first = all->rank[0].compute;
     GPU_TRY(&all->gpu, cuStreamBeginCapture, (first, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    all->capturing = true;
     int rc = submit(all);
+    all->capturing = false;
     CUresult result = all->gpu.cu.cuStreamEndCapture(first, &graph);
     if (rc == 0)
         rc = mgpu_cuda_status(&all->gpu.cu, result, "cuStreamEndCapture");
@@ -270,27 +291,36 @@ static void settle(struct mgpu_gpu_ranks *all)
 /* The first time runs without a graph: what is loaded then need not be captured. */
 static int run(struct mgpu_gpu_ranks *all)
 {
-    struct mgpu_gpu_graph *graph = all->no_capture ? NULL : find_graph(all);
-    if (graph && !graph->exec && capture(all, &graph->exec) < 0) {
+    struct mgpu_gpu_graph *graph = find_graph(all);
+    for (int r = 0; r < all->count; r++) {
+        all->rank[r].marks = all->rank[r].run->times ? &graph->marks[r] : NULL;
+        MGPU_TRY(take_inputs(&all->rank[r]));
+    }
+    if (graph->known && !graph->exec && !all->no_capture && capture(all, &graph->exec) < 0) {
         mgpu_note("cuda:%d: steps are submitted call by call, they cannot be captured as a graph: "
                   "%s",
                   all->gpu.index, mgpu_error());
         all->no_capture = true;
         graph->exec = NULL;
     }
-    if (graph && graph->exec)
+    graph->known = true;
+    if (graph->exec)
         GPU_TRY(&all->gpu, cuGraphLaunch, (graph->exec, all->rank[0].compute));
     else
         MGPU_TRY(submit(all));
-    GPU_TRY(&all->gpu, cuStreamSynchronize, (all->rank[0].compute));
+    GPU_TRY(&all->gpu, cuEventRecord, (all->done, all->rank[0].compute));
     return 0;
 }
 
 void mgpu_gpu_graphs_free(struct mgpu_gpu_ranks *all)
 {
-    for (int i = 0; i < all->graphs; i++)
-        if (all->graph[i].exec)
-            all->gpu.cu.cuGraphExecDestroy(all->graph[i].exec);
+    for (int i = 0; i < all->graphs; i++) {
+        if (all->graph[i]->exec)
+            all->gpu.cu.cuGraphExecDestroy(all->graph[i]->exec);
+        for (int r = 0; r < all->count; r++)
+            mgpu_gpu_free_marks(&all->gpu, &all->graph[i]->marks[r]);
+        free(all->graph[i]);
+    }
     free(all->graph);
 }
 
@@ -358,7 +388,16 @@ static int judge(struct mgpu_gpu_rank *rank)
     return 0;
 }
 
-void mgpu_gpu_step(struct mgpu_gpu_ranks *all)
+int mgpu_gpu_finish(struct mgpu_gpu_rank *rank)
+{
+    MGPU_TRY(mgpu_gpu_enter(&rank->all->gpu));
+    GPU_TRY(&rank->all->gpu, cuEventSynchronize, (rank->all->done));
+    MGPU_TRY(mgpu_gpu_add_times(rank));
+    rank->marks = NULL;
+    return judge(rank);
+}
+
+void mgpu_gpu_submit_step(struct mgpu_gpu_ranks *all)
 {
     int rc = mgpu_gpu_enter(&all->gpu);
     if (rc == 0)
@@ -366,11 +405,8 @@ void mgpu_gpu_step(struct mgpu_gpu_ranks *all)
     if (rc < 0)
         settle(all);
     for (int r = 0; r < all->count; r++) {
-        struct mgpu_gpu_rank *rank = &all->rank[r];
-        rank->rc = rc < 0 ? rc : judge(rank);
-        if (rank->rc < 0 && (rc == 0 || r == 0))
-            snprintf(rank->text, sizeof rank->text, "%s", mgpu_error());
-        else if (rank->rc < 0)
-            memcpy(rank->text, all->rank[0].text, sizeof rank->text);
+        all->rank[r].rc = rc;
+        if (rc < 0)
+            snprintf(all->rank[r].text, sizeof all->rank[r].text, "%s", mgpu_error());
     }
 }

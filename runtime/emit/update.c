@@ -217,6 +217,18 @@ static void emit_lamb(struct mgpu_writer *w, const char *real, const char *suffi
                real, mgpu_dtype_name(w->node->output[0]->type));
 }
 
+/* The rule is computed once for the elements of a thread. */
+static void open_elements(struct mgpu_writer *w, int64_t count)
+{
+    enum { THREADS = 256, MOST_BLOCKS = 4096 };
+    int64_t blocks = (count + THREADS - 1) / THREADS;
+    blocks = blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS;
+    mgpu_write_kernel(w, blocks, THREADS, false);
+    write_rule(w);
+    mgpu_write(w, "    for (i64 i = (i64)blockIdx.x * %d + threadIdx.x; i < %lld; i += %lld) {\n",
+               THREADS, (long long)count, (long long)(blocks * THREADS));
+}
+
 static void emit(struct mgpu_writer *w)
 {
     const struct mgpu_update_attrs *a = attrs_of(w);
@@ -228,8 +240,7 @@ static void emit(struct mgpu_writer *w)
         emit_lamb(w, real, suffix);
         return;
     }
-    mgpu_write_kernel_each(w, mgpu_value_count(w->node->input[W]));
-    write_rule(w);
+    open_elements(w, mgpu_value_count(w->node->input[W]));
     write_load(w, states);
     if (a->kind == MGPU_SGD)
         write_sgd(w, states);
@@ -240,7 +251,7 @@ static void emit(struct mgpu_writer *w)
     else
         write_adam(w, real, suffix);
     write_store(w, states);
-    mgpu_write(w, "}\n");
+    mgpu_write(w, "    }\n}\n");
 }
 
 /* ---- global_norm: a part for each block, whose input its number tells -------------------------

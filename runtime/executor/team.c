@@ -248,6 +248,13 @@ int mgpu_rank_bind(struct mgpu_rank *rank, struct mgpu_program *program)
     return of_rank(rank, rank->engine->ops->bind(rank->engine, program));
 }
 
+int mgpu_rank_send(struct mgpu_rank *rank, const struct mgpu_program *program)
+{
+    const struct mgpu_engine_ops *ops = rank->engine->ops;
+    void **host = &rank->buffer[MGPU_BUFFER_INPUTS];
+    return ops->send ? of_rank(rank, ops->send(rank->engine, program, host)) : 0;
+}
+
 int mgpu_rank_execute(struct mgpu_rank *rank, struct mgpu_program *program,
                       const struct mgpu_execution *run)
 {

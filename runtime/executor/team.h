@@ -39,6 +39,7 @@ int mgpu_team_run(struct mgpu_team *team, mgpu_job job, void *context);
  * optimizer state are taken. */
 int mgpu_rank_allocate(struct mgpu_rank *rank, const int64_t bytes[MGPU_BUFFERS]);
 int mgpu_rank_bind(struct mgpu_rank *rank, struct mgpu_program *program);
+int mgpu_rank_send(struct mgpu_rank *rank, const struct mgpu_program *program);
 int mgpu_rank_execute(struct mgpu_rank *rank, struct mgpu_program *program,
                       const struct mgpu_execution *run);
 int mgpu_rank_upload(struct mgpu_rank *rank, enum mgpu_buffer buffer, int64_t offset,

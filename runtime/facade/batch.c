@@ -32,26 +32,25 @@ static int feed_step(struct mgpu_trainer *t, const struct mgpu_batch_run *run, i
     return mgpu_feed_rows(run->source->feed, slot, t->step_row, count, to);
 }
 
-static int feed_inputs(struct job *job, struct mgpu_rank *rank, const struct mgpu_program *p,
-                       int64_t first, int64_t count)
+static int feed_inputs(struct mgpu_trainer *t, const struct mgpu_batch_run *run,
+                       struct mgpu_rank *rank, const struct mgpu_program *p, int64_t first,
+                       int64_t count)
 {
-    struct mgpu_trainer *t = job->t;
     for (int i = 0; i < p->inputs; i++) {
         void *to = input_at(rank, &p->input[i]);
         int slot = 0;
-        if (mgpu_state_feed(t, job->run->mode, p->input[i].name, first, count, to))
+        if (mgpu_state_feed(t, run->mode, p->input[i].name, first, count, to))
             continue;
         while (slot < t->wants && strcmp(t->want[slot].name, p->input[i].name))
             slot++;
         if (slot == t->wants)
             return mgpu_fail(MGPU_EINTERNAL, "input '%s' has no data", p->input[i].name);
         if (t->step_rows[slot])
-            MGPU_TRY(feed_step(t, job->run, slot, to));
+            MGPU_TRY(feed_step(t, run, slot, to));
         else
-            MGPU_TRY(
-                mgpu_feed_rows(job->run->source->feed, slot, job->run->rows + first, count, to));
+            MGPU_TRY(mgpu_feed_rows(run->source->feed, slot, run->rows + first, count, to));
     }
-    return 0;
+    return mgpu_rank_send(rank, p);
 }
 
 /* Adds the results of rank 0 dimensions to this rank's sums. */
@@ -67,41 +66,115 @@ static void add_results(struct job *job, struct mgpu_rank *rank, const struct mg
     }
 }
 
-static int run_piece(struct job *job, struct mgpu_rank *rank, int piece, bool *contributes)
+/* A short batch has no empty pieces. */
+static int pieces_of(const struct mgpu_trainer *t, const struct mgpu_batch_run *run)
+{
+    if (run->mode != MGPU_MODE_TRAIN || run->count < 1)
+        return 1;
+    return run->count < t->pieces ? (int)run->count : t->pieces;
+}
+
+/* A piece of a batch, and the part of it that is a rank's. */
+struct piece {
+    const struct mgpu_batch_run *run;
+    int number;
+    int64_t first, count, own_first, own_count;
+    struct mgpu_program *program;
+};
+
+static int find_piece(struct piece *out, const struct mgpu_trainer *t, const struct mgpu_rank *rank,
+                      const struct mgpu_batch_run *run, int number)
+{
+    int64_t first;
+    *out = (struct piece){.run = run, .number = number};
+    mgpu_batches_slice(run->count, pieces_of(t, run), number, &out->first, &out->count);
+    mgpu_batches_slice(out->count, rank->replicas, rank->replica, &first, &out->own_count);
+    out->own_first = out->first + first;
+    out->program = mgpu_find_program(t, run->mode, out->own_count, rank->rank);
+    if (!out->program)
+        return mgpu_fail(MGPU_EINTERNAL, "no program for %lld samples", (long long)out->own_count);
+    return 0;
+}
+
+static int feed_piece(struct mgpu_trainer *t, struct mgpu_rank *rank, const struct piece *piece)
+{
+    return feed_inputs(t, piece->run, rank, piece->program, piece->own_first, piece->own_count);
+}
+
+/* ---- Inputs ahead of their run --------------------------------------------------------------- */
+
+struct meanwhile {
+    struct mgpu_trainer *t;
+    struct mgpu_rank *rank;
+    const struct piece *piece; /* that runs */
+};
+
+/* What is wrong with them is said when it is their turn. */
+static void send_next(void *context)
+{
+    const struct meanwhile *m = context;
+    const struct mgpu_batch_run *run = m->piece->run;
+    struct mgpu_ahead *ahead = &m->t->ahead[m->rank->rank];
+    int number = m->piece->number + 1;
+    struct piece next;
+    if (number == pieces_of(m->t, run)) {
+        run = run->next;
+        number = 0;
+    }
+    if (!run || m->t->carries || find_piece(&next, m->t, m->rank, run, number) < 0)
+        return;
+    if (next.own_count && feed_piece(m->t, m->rank, &next) == 0)
+        *ahead = (struct mgpu_ahead){run->step, number};
+}
+
+static int send_now(struct mgpu_trainer *t, struct mgpu_rank *rank, const struct piece *piece)
+{
+    struct mgpu_ahead was = t->ahead[rank->rank];
+    if (!piece->own_count)
+        return 0;
+    t->ahead[rank->rank].step = 0;
+    if (was.step && was.step == piece->run->step && was.piece == piece->number)
+        return 0;
+    return feed_piece(t, rank, piece);
+}
+
+/* ---- A piece on a rank ----------------------------------------------------------------------- */
+
+static int run_piece(struct job *job, struct mgpu_rank *rank, int number, bool *contributes)
 {
     struct mgpu_trainer *t = job->t;
     const struct mgpu_batch_run *run = job->run;
-    int64_t piece_first, piece_count, first, count;
-    mgpu_batches_slice(run->count, job->pieces, piece, &piece_first, &piece_count);
-    mgpu_batches_slice(piece_count, rank->replicas, rank->replica, &first, &count);
-    struct mgpu_program *p = mgpu_find_program(t, run->mode, count, rank->rank);
-    if (!p)
-        return mgpu_fail(MGPU_EINTERNAL, "no program for %lld samples", (long long)count);
-    if (count)
-        MGPU_TRY(feed_inputs(job, rank, p, piece_first + first, count));
+    struct piece piece;
+    MGPU_TRY(find_piece(&piece, t, rank, run, number));
+    MGPU_TRY(send_now(t, rank, &piece));
+    struct meanwhile meanwhile = {t, rank, &piece};
+    struct mgpu_program *p = piece.program;
+    int64_t count = piece.own_count;
     *contributes = *contributes || count;
     double scalars[MGPU_SCALARS];
     memcpy(scalars, job->scalars, sizeof scalars);
-    double all = (double)piece_count;
+    double all = (double)piece.count;
     scalars[MGPU_SCALAR_PIECE] = all;
     scalars[MGPU_SCALAR_PIECE_SHARE] = run->count ? all / (double)run->count : 0;
     scalars[MGPU_SCALAR_RANK_SHARE] = all > 0 ? (double)count / all : 0;
-    scalars[MGPU_SCALAR_SAMPLE_BASE] = (double)(piece_first + first);
-    struct mgpu_execution r = {.last_piece = piece == job->pieces - 1,
+    scalars[MGPU_SCALAR_SAMPLE_BASE] = (double)piece.own_first;
+    struct mgpu_execution r = {.last_piece = number == job->pieces - 1,
                                .idle = count == 0,
                                .contributes = t->pieces > 1 || *contributes,
                                .losses = run->mode == MGPU_MODE_PREDICT ? 0 : t->losses,
                                .check_gradients = run->update,
                                .not_finite = job->skips ? &job->not_finite[rank->rank] : NULL,
                                .scalars = scalars,
-                               .times = t->times ? t->times[rank->rank] : p->seconds};
+                               .times = t->times ? t->times[rank->rank] : p->seconds,
+                               .meanwhile = send_next,
+                               .context = &meanwhile};
     MGPU_TRY(mgpu_rank_execute(rank, p, &r));
     p->timed++;
     if (count) {
         add_results(job, rank, p);
-        mgpu_state_keep(t, rank, p, piece_first + first, count);
+        mgpu_state_keep(t, rank, p, piece.own_first, count);
     }
-    return run->after ? run->after(t, rank, p, piece_first + first, count, run->context) : 0;
+    return run->after ? run->after(t, rank, p, piece.own_first, count, run->context) : 0;
 }
 
 /* What a step changes, put aside in case it comes out not finite, and put back: --skip-nonfinite,
@@ -325,10 +398,8 @@ int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, dou
     bool predicts = run->mode == MGPU_MODE_PREDICT, failed = false;
     struct job job = {.t = t,
                       .run = run,
-                      .pieces = run->mode == MGPU_MODE_TRAIN ? t->pieces : 1,
+                      .pieces = pieces_of(t, run),
                       .skips = t->options.skip_nonfinite || (t->scaling.on && run->update)};
-    if (job.pieces > run->count) /* a short batch: no piece is empty */
-        job.pieces = run->count > 0 ? (int)run->count : 1;
     if (!predicts)
         MGPU_TRY(count_losses(t, run, counts));
     set_scalars(t, run, counts, job.scalars);

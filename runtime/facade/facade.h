@@ -87,6 +87,12 @@ struct mgpu_epochs {
     int64_t full_step;
 };
 
+/* Training's inputs that a rank was sent already, while the piece before them ran. */
+struct mgpu_ahead {
+    int64_t step; /* 0: none */
+    int piece;
+};
+
 enum { MGPU_RESULT_SUMS = 64, MGPU_KEPT = 3, MGPU_BEST = 2 };
 
 /* Training has its own state; evaluations and predictions start theirs afresh. */
@@ -151,7 +157,8 @@ struct mgpu_trainer {
     int64_t *step_rows; /* by want: rows a step where it has no samples, else 0 */
     struct mgpu_source train, val;
     int64_t batch, samples, val_samples, total_steps;
-    int64_t *rows;
+    int64_t *rows, *next_rows; /* next: of the batch that will follow */
+    struct mgpu_ahead ahead[MGPU_MAX_RANKS];
     int64_t *step_row; /* rows of an input without samples: only one rank feeds those */
     void **labels;     /* by loss: the whole batch's */
     double *sample_weights;
@@ -330,6 +337,8 @@ struct mgpu_batch_run {
     int64_t count;
     int64_t index; /* of the batch in its epoch: rows of inputs without samples */
     bool update;
+    int64_t step;                      /* training: its number, from 1 */
+    const struct mgpu_batch_run *next; /* that will follow; NULL: it is not known */
     /* called on each rank's thread after a piece, or NULL */
     int (*after)(struct mgpu_trainer *t, struct mgpu_rank *rank, struct mgpu_program *program,
                  int64_t first, int64_t count, void *context);

@@ -143,7 +143,7 @@ static int from_planner(struct mgpu_trainer *t, enum choice choice, int *ranks)
     const struct mgpu_options *o = &t->options;
     struct mgpu_planned *planned;
     struct mgpu_planner_model model;
-    struct mgpu_planner_options options = {.devices = o->devices ? o->devices : "cpu",
+    struct mgpu_planner_options options = {.devices = o->devices ? o->devices : t->devices[0].name,
                                            .batch = t->batch,
                                            .strategy = strategies[choice],
                                            .pin_option = "--place",

@@ -1,6 +1,7 @@
 /* What a person said, turned into what the parts understand. */
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
+#include "runtime/cuda/cuda.h"
 #include "runtime/facade/facade.h"
 
 #include <stdlib.h>
@@ -183,8 +184,10 @@ int mgpu_settle_model(struct mgpu_trainer *t)
 int mgpu_settle_devices(struct mgpu_trainer *t)
 {
     const struct mgpu_options *o = &t->options;
-    return mgpu_devices_parse(&t->devices, &t->device_count, o->devices ? o->devices : "cpu",
-                              o->threads);
+    const char *devices = o->devices;
+    if (!devices) /* --plan names its own; double precision is for proofs */
+        devices = o->plan || t->lower.float_type == MGPU_DOUBLE ? "cpu" : mgpu_cuda_default();
+    return mgpu_devices_parse(&t->devices, &t->device_count, devices, o->threads);
 }
 
 /* ---- Data ------------------------------------------------------------------------------------ */
@@ -568,6 +571,7 @@ static int host_buffers(struct mgpu_trainer *t)
     for (int i = 0; i < t->wants; i++)
         most = t->step_rows[i] > most ? t->step_rows[i] : most;
     MGPU_TRY(numbers_for(&t->rows, largest, "sample numbers of a batch (--batch)"));
+    MGPU_TRY(numbers_for(&t->next_rows, largest, "sample numbers of a batch (--batch)"));
     MGPU_TRY(numbers_for(&t->sample_weights, largest, "sample weights of a batch (--batch)"));
     MGPU_TRY(numbers_for(&t->step_row, most, "rows of a step (--rows)"));
     t->labels = mgpu_xcalloc((size_t)t->losses, sizeof(void *));

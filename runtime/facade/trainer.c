@@ -163,6 +163,7 @@ void mgpu_trainer_free(struct mgpu_trainer *t)
     free(t->labels);
     mgpu_state_free(t);
     mgpu_free(t->rows);
+    mgpu_free(t->next_rows);
     mgpu_free(t->step_row);
     mgpu_free(t->sample_weights);
     free(t->result_sums);
@@ -186,6 +187,22 @@ static void begin_epoch(struct mgpu_trainer *t)
     mgpu_totals_clear(&t->totals, t->metrics);
 }
 
+/* The batch after this one, unless the epoch or the run ends with it. Its inputs may be sent ahead,
+ * where they do not depend on what this one computes. */
+static const struct mgpu_batch_run *next_batch(struct mgpu_trainer *t, struct mgpu_batch_run *next)
+{
+    int64_t index = t->batch_in_epoch + 1;
+    if (index == mgpu_steps_per_epoch(t) || t->step + 1 == t->total_steps || t->carries)
+        return NULL;
+    *next = (struct mgpu_batch_run){.mode = MGPU_MODE_TRAIN,
+                                    .source = &t->train,
+                                    .rows = t->next_rows,
+                                    .index = index,
+                                    .step = t->step + 2};
+    next->count = mgpu_batches_rows(&t->train.batches, index, t->next_rows);
+    return next;
+}
+
 int mgpu_step(struct mgpu_trainer *t, struct mgpu_step_result *result)
 {
     double losses[MGPU_MAX_LOSSES], counts[MGPU_MAX_LOSSES];
@@ -194,13 +211,16 @@ int mgpu_step(struct mgpu_trainer *t, struct mgpu_step_result *result)
     MGPU_TRY(mgpu_open_logs(t));
     if (t->batch_in_epoch == 0)
         begin_epoch(t);
+    struct mgpu_batch_run next;
     int64_t n = mgpu_batches_rows(&t->train.batches, t->batch_in_epoch, t->rows);
     struct mgpu_batch_run run = {.mode = MGPU_MODE_TRAIN,
                                  .source = &t->train,
                                  .rows = t->rows,
                                  .count = n,
                                  .index = t->batch_in_epoch,
-                                 .update = true};
+                                 .update = true,
+                                 .step = t->step + 1,
+                                 .next = next_batch(t, &next)};
     int rc = mgpu_prefix(mgpu_run_batch(t, &run, losses, counts, &t->totals), "step %lld",
                          (long long)t->step + 1);
     MGPU_TRY(rc);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct double_gpu double_gpu = {.lock = PTHREAD_MUTEX_INITIALIZER};
+struct double_gpu double_gpu = {.lock = PTHREAD_MUTEX_INITIALIZER, .version = CUDA_VERSION};
 
 void double_complain(const char *format, ...)
 {
@@ -130,6 +130,11 @@ struct double_calls double_count(void)
 void double_drop_wait(int wait)
 {
     double_gpu.drop = wait;
+}
+
+void double_driver_version(int version)
+{
+    double_gpu.version = version;
 }
 
 void double_no_capture(bool fails)

@@ -39,13 +39,16 @@ struct double_calls {
     int allocations; /* memory, streams, events, modules */
     int submitted;   /* kernels, copies, fills, outside graphs */
     int launched;    /* graphs */
-    int waits;       /* for events, outside graphs or when captured */
+    int waits;       /* for events, by streams (outside graphs or when captured) and by the host */
 };
 struct double_calls double_count(void);
 
 /* From now on the wait for an event that is number `wait` (counted in double_calls) is forgotten;
  * -1: none. */
 void double_drop_wait(int wait);
+
+/* The version of CUDA that the driver runs; that of the headers unless this says so. */
+void double_driver_version(int version);
 
 /* From now on captures fail. */
 void double_no_capture(bool fails);

@@ -35,12 +35,12 @@ static CUresult outside_capture(const char *call)
 static CUresult init(unsigned flags)
 {
     (void)flags;
-    return CUDA_SUCCESS;
+    return double_gpu.gpus ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
 static CUresult driver_version(int *version)
 {
-    *version = CUDA_VERSION;
+    *version = double_gpu.version;
     return CUDA_SUCCESS;
 }
 
@@ -257,23 +257,33 @@ static CUresult stream_synchronize(CUstream s)
 static CUresult event_create(CUevent *out, unsigned flags)
 {
     (void)flags;
+    pthread_mutex_lock(&double_gpu.lock);
     double_gpu.calls.allocations++;
     double_gpu.alive++;
     *out = mgpu_xcalloc(1, sizeof **out);
+    (*out)->next = double_gpu.events;
+    double_gpu.events = *out;
+    pthread_mutex_unlock(&double_gpu.lock);
     return CUDA_SUCCESS;
 }
 
-static CUresult event_destroy(CUevent e)
+static CUresult event_destroy(CUevent event)
 {
+    pthread_mutex_lock(&double_gpu.lock);
+    for (struct CUevent_st **e = &double_gpu.events; *e; e = &(*e)->next)
+        if (*e == event) {
+            *e = event->next;
+            break;
+        }
     double_gpu.alive--;
-    free(e);
+    pthread_mutex_unlock(&double_gpu.lock);
+    free(event);
     return CUDA_SUCCESS;
 }
 
 static CUresult record(CUevent e, CUstream s)
 {
     e->dag = s->capture ? s->capture : &double_gpu.now;
-    e->emptied = e->dag->emptied;
     e->clock = s->capture ? s->captured : s->clock;
     return CUDA_SUCCESS;
 }
@@ -283,6 +293,43 @@ static CUresult event_record(CUevent e, CUstream s)
     LOCKED(record(e, s));
 }
 
+/* One that a graph records anew at each launch orders nothing outside of it. */
+static CUresult record_with_flags(CUevent e, CUstream s, unsigned flags)
+{
+    if (!s->capture != !(flags & CU_EVENT_RECORD_EXTERNAL))
+        return CUDA_ERROR_INVALID_VALUE;
+    e->timed = true;
+    return s->capture ? CUDA_SUCCESS : record(e, s);
+}
+
+static CUresult event_record_with_flags(CUevent e, CUstream s, unsigned flags)
+{
+    LOCKED(record_with_flags(e, s, flags));
+}
+
+static CUresult synchronize_event(CUevent e)
+{
+    if (any_capture())
+        double_complain("cuEventSynchronize while a stream is captured");
+    if (double_gpu.calls.waits++ == double_gpu.drop || e->dag != &double_gpu.now)
+        return CUDA_SUCCESS;
+    struct set wanted = e->clock;
+    double_run_set(&wanted);
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_synchronize(CUevent e)
+{
+    LOCKED(synchronize_event(e));
+}
+
+/* Everything takes a millisecond. */
+static CUresult elapsed_time(float *ms, CUevent from, CUevent to)
+{
+    *ms = 1;
+    return from->timed && to->timed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 static CUresult wait_event(CUstream s, CUevent e)
 {
     if (!e->dag || e->dag->ended) {
@@ -290,7 +337,7 @@ static CUresult wait_event(CUstream s, CUevent e)
                                : "a wait for an event that was never recorded");
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (double_gpu.calls.waits++ == double_gpu.drop || e->emptied != e->dag->emptied)
+    if (double_gpu.calls.waits++ == double_gpu.drop)
         return CUDA_SUCCESS;
     if (e->dag == &double_gpu.now && s->capture) {
         double_complain("a captured stream waits for an event outside");
@@ -558,6 +605,9 @@ const struct mgpu_cuda_driver double_driver = {
     .cuEventCreate = event_create,
     .cuEventDestroy = event_destroy,
     .cuEventRecord = event_record,
+    .cuEventRecordWithFlags = event_record_with_flags,
+    .cuEventSynchronize = event_synchronize,
+    .cuEventElapsedTime = elapsed_time,
     .cuStreamBeginCapture = graph_begin,
     .cuStreamEndCapture = graph_end,
     .cuGraphInstantiateWithFlags = graph_instantiate,

@@ -152,18 +152,40 @@ void double_free_nodes(struct dag *dag)
     for (int i = 0; i < dag->count; i++)
         free(dag->node[i]);
     free(dag->node);
-    *dag = (struct dag){.ended = dag->ended, .emptied = dag->emptied + 1};
+    *dag = (struct dag){.ended = dag->ended};
 }
 
-/* When nothing waits, everything comes before what follows. */
+static void renumber(struct set *s, const int *kept, int count)
+{
+    struct set now = {{0}};
+    for (int i = 0; i < count; i++)
+        if (set_has(s, kept[i]))
+            set_put(&now, i);
+    *s = now;
+}
+
+/* What is done comes before all that follows. */
 static void forget_done(void)
 {
-    for (int i = 0; i < double_gpu.now.count; i++)
-        if (!set_has(&double_gpu.now.done, i))
-            return;
-    double_free_nodes(&double_gpu.now);
+    static int kept[MOST_NODES];
+    struct dag *now = &double_gpu.now;
+    int count = 0;
+    for (int i = 0; i < now->count; i++)
+        if (!set_has(&now->done, i))
+            kept[count++] = i;
+        else
+            free(now->node[i]);
+    for (int i = 0; i < count; i++) {
+        now->node[i] = now->node[kept[i]];
+        renumber(&now->node[i]->before, kept, count);
+    }
     for (struct CUstream_st *s = double_gpu.streams; s; s = s->next)
-        s->clock = (struct set){{0}};
+        renumber(&s->clock, kept, count);
+    for (struct CUevent_st *e = double_gpu.events; e; e = e->next)
+        if (e->dag == now)
+            renumber(&e->clock, kept, count);
+    now->count = count;
+    now->done = (struct set){{0}};
 }
 
 void double_run_set(const struct set *wanted)

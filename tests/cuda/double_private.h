@@ -48,8 +48,7 @@ struct dag {
     int count;
     struct node **node;
     struct set done;
-    uint64_t emptied; /* how often: older events are over */
-    bool ended;       /* a capture that is complete */
+    bool ended; /* a capture that is complete */
 };
 
 struct CUstream_st {
@@ -62,8 +61,9 @@ struct CUstream_st {
 
 struct CUevent_st {
     struct dag *dag; /* that it was recorded in; NULL: not yet */
-    uint64_t emptied;
     struct set clock;
+    bool timed; /* recorded with a time */
+    struct CUevent_st *next;
 };
 
 struct function {
@@ -90,10 +90,11 @@ struct block {
 
 struct double_gpu {
     pthread_mutex_t lock;
-    int gpus;
+    int gpus, version;
     int64_t bytes, used;
     struct dag now;
     struct CUstream_st *streams;
+    struct CUevent_st *events;
     struct dag *graphs[256];
     struct module *modules;
     int graph_count, alive; /* alive: what was made and not freed */

@@ -6,7 +6,10 @@
 #include "tests/support/tiny.h"
 #include "tests/test.h"
 
-enum { STEPS = 4, SAMPLES = 12 };
+#include <math.h>
+#include <string.h>
+
+enum { STEPS = 4, SAMPLES = 12, INPUT_COPIES = 4 /* up, and to their place, of two ranks */ };
 
 static const char *const two = "cuda:0,cuda:0";
 static const struct tiny_weight weights[] = {{"a", 12}, {"b", 12}, {"c", 12}};
@@ -45,6 +48,48 @@ static void check_right(const char *what, const struct tiny_result *got)
            tiny_difference(got, &want), got->error);
 }
 
+/* ---- Which GPU ------------------------------------------------------------------------------- */
+
+static char note[1024];
+
+static void keep_note(void *context, const char *text)
+{
+    (void)context;
+    snprintf(note, sizeof note, "%s", text);
+}
+
+static void check_default(const char *want)
+{
+    struct mgpu_trainer *t;
+    struct mgpu_facts facts;
+    struct mgpu_options o = options(NULL);
+    *note = 0;
+    mgpu_set_note(keep_note, NULL);
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    mgpu_set_note(NULL, NULL);
+    mgpu_trainer_facts(t, &facts);
+    CHECK_(!strcmp(facts.devices, want), "%s, not %s", facts.devices, want);
+    mgpu_trainer_free(t);
+}
+
+/* Without --devices. */
+static void test_default(void)
+{
+    check_default("cuda:0");
+    CHECK(!*note);
+    double_begin(2, INT64_C(1) << 30);
+    check_default("cuda:0");
+    CHECK(strstr(note, "one of 2 GPUs"));
+    double_begin(0, 0);
+    check_default("cpu");
+    CHECK(!*note);
+    double_begin(1, INT64_C(1) << 30);
+    double_driver_version(1000 * (CUDA_VERSION / 1000 - 1));
+    check_default("cpu");
+    CHECK(strstr(note, "the GPU cannot be used: the NVIDIA driver is too old"));
+    double_driver_version(CUDA_VERSION);
+}
+
 /* ---- As it should be ------------------------------------------------------------------------- */
 
 static void test_ranks(const char *devices)
@@ -56,8 +101,8 @@ static void test_ranks(const char *devices)
     CHECK_(!double_complaints(), "%s: %s", devices, double_complaint());
 }
 
-/* The first step is submitted call by call, the second captured; from then on a step is one launch.
- */
+/* The first step is submitted call by call, the second captured; from then on a step is one launch,
+ * and each rank's inputs, which go up while the step before runs and are taken when it begins. */
 static void test_graph(void)
 {
     struct mgpu_trainer *t;
@@ -70,11 +115,86 @@ static void test_graph(void)
         CHECK(mgpu_step(t, &s) == 1);
         after = double_count();
         CHECK(after.launched - before.launched == (i > 0));
-        CHECK((after.submitted == before.submitted) == (i > 0));
+        CHECK((after.submitted - before.submitted == INPUT_COPIES) == (i > 0));
         CHECK(after.allocations == before.allocations);
     }
     CHECK(ranks_of(t)->graphs == 1);
     mgpu_trainer_free(t);
+}
+
+/* Batches of an epoch: the inputs of the next are there when a step begins, but for the first of an
+ * epoch and those after an evaluation, which takes their place. */
+static void test_ahead(void)
+{
+    struct mgpu_trainer *t;
+    struct mgpu_step_result s;
+    const struct mgpu_number *numbers;
+    struct tiny_result got, want;
+    struct mgpu_options o = options(two), cpu = options("cpu:0");
+    o.batch = cpu.batch = 3;
+    o.accumulate = cpu.accumulate = 2;
+    o.val_split = cpu.val_split = 0.25;
+    tiny_train(&got, model, &o, weights, 3);
+    tiny_train(&want, model, &cpu, weights, 3);
+    CHECK_(tiny_difference(&got, &want) < 1e-5, "off by %.1e", tiny_difference(&got, &want));
+    memset(&got, 0, sizeof got);
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    for (int i = 0; i < want.steps; i++) {
+        CHECK(mgpu_step(t, &s) == 1);
+        CHECK(t->ahead[1].step == (i % 3 < 2 ? i + 2 : 0) && t->ahead[1].piece == 0);
+        CHECK_OK(mgpu_evaluate(t, &numbers));
+        CHECK(t->ahead[1].step == 0);
+        CHECK_(fabs(s.loss - want.loss[i]) < 1e-5, "step %d: %g, not %g", i, s.loss, want.loss[i]);
+    }
+    mgpu_trainer_free(t);
+    CHECK_(!double_complaints(), "%s", double_complaint());
+}
+
+/* Each instruction that computes, and each wait for communication, has its time; the graph has
+ * events of its own. */
+static void test_times(void)
+{
+    struct mgpu_trainer *t;
+    struct mgpu_step_result s;
+    struct mgpu_options o = options(two);
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    mgpu_profile_begin(t);
+    for (int i = 0; i < STEPS; i++)
+        CHECK(mgpu_step(t, &s) == 1);
+    for (int r = 0; r < 2; r++) {
+        const struct mgpu_program *p = t->compiled[0].program[r];
+        for (int k = 0; k < p->instructions; k++) {
+            const struct mgpu_instruction *in = &p->instruction[k];
+            bool joined = ranks_of(t)->rank[r].bound[0]->pass_of[k] != NULL;
+            double steps = p->seconds[k] / 1e-3; /* the double: a millisecond each */
+            if (in->queue == MGPU_QUEUE_COMPUTE && !joined)
+                CHECK_(fabs(steps - STEPS) < 1e-9, "%s: %g", in->node->op->name, steps);
+            if (in->queue == MGPU_QUEUE_COMMUNICATION)
+                CHECK_(steps >= STEPS - 1e-9, "%s: %g", in->node->op->name, steps);
+        }
+    }
+    CHECK(double_count().launched > 0);
+    mgpu_trainer_free(t);
+    CHECK_(!double_complaints(), "%s", double_complaint());
+}
+
+/* Weights that lie side by side are updated in one pass; a group of its own learning rate apart. */
+static void test_passes(const char *optimizer, const char *group, int passes)
+{
+    struct mgpu_trainer *t;
+    struct tiny_result got, want;
+    struct mgpu_options o = options("cuda:0"), cpu = options("cpu:0");
+    o.optimizer = cpu.optimizer = optimizer;
+    o.group = cpu.group = group ? tiny_list(group, NULL) : NULL;
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    const struct mgpu_gpu_bound *b = ranks_of(t)->rank[0].bound[0];
+    CHECK_(b->passes == passes, "%s: %d passes", optimizer, b->passes);
+    mgpu_trainer_free(t);
+    tiny_train(&got, model, &o, weights, 3);
+    tiny_train(&want, model, &cpu, weights, 3);
+    CHECK_(tiny_difference(&got, &want) < 1e-5, "%s: off by %.1e", optimizer,
+           tiny_difference(&got, &want));
+    CHECK_(!double_complaints(), "%s", double_complaint());
 }
 
 static int notes;
@@ -109,16 +229,18 @@ static int step_without(int wait, int steps, double *loss, bool *found)
     struct mgpu_trainer *t;
     struct mgpu_step_result s = {0};
     struct mgpu_options o = options(two);
+    o.batch = SAMPLES / 3;
     CHECK_OK(mgpu_trainer_new(&t, model, &o));
     double_forget();
-    int first = double_count().waits;
+    int first = double_count().waits, rc = 1;
     for (int i = 1; i <= steps; i++) {
+        CHECK_(rc == 1, "%s", mgpu_error());
         first = double_count().waits;
         double_drop_wait(i == steps && wait >= 0 ? first + wait : -1);
-        CHECK(mgpu_step(t, &s) == 1);
+        rc = mgpu_step(t, &s);
     }
     double_drop_wait(-1);
-    *found = double_complaints() > 0 || s.loss != *loss;
+    *found = double_complaints() > 0 || rc != 1 || s.loss != *loss;
     if (wait < 0)
         *loss = s.loss;
     mgpu_trainer_free(t);
@@ -287,13 +409,20 @@ int main(void)
                        "init c float 4 3 = .1 .2 .3 .4 .5 .6 .7 .8 .9 1 1.1 1.2\n"
                        "h = MatMul(x, a)\nr = Relu(h)\ni = MatMul(r, b)\ns = Tanh(i)\n"
                        "y = MatMul(s, c)\noutput y float N 3\n");
+    test_default();
     test_ranks("cuda:0");
     test_ranks(two);
     test_ranks("cuda:0,cuda:0,cuda:0,cuda:0,cuda:0");
     test_graph();
+    test_ahead();
+    test_times();
+    test_passes("adam,lr=0.1", NULL, 1);
+    test_passes("sgd,lr=0.1,momentum=0.9", NULL, 1);
+    test_passes("adagrad,lr=0.1", "a,lr=0.2", 1);
+    test_passes("lamb,lr=0.1", NULL, 0);
     test_no_capture();
-    test_dropped_events(1, 6);
-    test_dropped_events(2, 6); /* captured */
+    test_dropped_events(1, 10);
+    test_dropped_events(2, 10); /* captured, its inputs ahead */
     test_swapped_buckets();
     test_early_reuse();
     test_not_finite("cuda:0");

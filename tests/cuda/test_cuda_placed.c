@@ -1,0 +1,161 @@
+/* Branches on two ranks of a GPU: values and gradients are sent from one to the other. The numbers
+ * are those of one CPU rank, in orders that the events allow; waits that are left out are found out
+ * (double.h). */
+#include "runtime/base/memory.h"
+#include "tests/cuda/double.h"
+#include "tests/support/tiny.h"
+#include "tests/test.h"
+
+#include <json-c/json.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char towers[] = "ir 9\n"
+                             "input a float N 6\n"
+                             "input b float N 6\n"
+                             "init W float 6 8 = normal 0.5\n"
+                             "init V float 16 3 = normal 0.5\n"
+                             "p = MatMul(a, W)\n"
+                             "h = Tanh(p)\n"
+                             "q = MatMul(b, W)\n"
+                             "k = Tanh(q)\n"
+                             "c = Concat(h, k) axis=1\n"
+                             "y = MatMul(c, V)\n"
+                             "output y float N 3\n";
+static const struct tiny_weight weights[] = {{"W", 48}, {"V", 48}};
+
+static struct mgpu_options options(void)
+{
+    struct mgpu_options o = MGPU_OPTIONS;
+    int64_t in[] = {13, 6}, out[] = {13, 3};
+    o.data = tiny_list(tiny_noise("a", 1, 2, in), tiny_noise("b", 2, 2, in),
+                       tiny_noise("label", 3, 2, out), NULL);
+    o.precision = "f64";
+    o.exact = true;
+    o.batch = 5;
+    o.epochs = 2;
+    o.loss = tiny_list("mse", NULL);
+    o.optimizer = "adam,lr=0.1";
+    return o;
+}
+
+/* The text with each `from` as `to`. */
+static char *replaced(const char *text, const char *from, const char *to)
+{
+    char *out;
+    size_t size;
+    FILE *file = open_memstream(&out, &size);
+    for (const char *at; file && (at = strstr(text, from)); text = at + strlen(from))
+        fprintf(file, "%.*s%s", (int)(at - text), text, to);
+    if (!file)
+        abort();
+    fputs(text, file);
+    fclose(file);
+    return out;
+}
+
+/* The same plan on two ranks of a GPU. */
+static void move_to_gpu(const char *path)
+{
+    struct json_object *plan = json_object_from_file(path), *devices = json_object_new_array();
+    for (int i = 0; i < 2; i++)
+        json_object_array_add(devices, json_object_new_string("cuda:0"));
+    char *second = replaced(json_object_to_json_string(plan), "cpu:1", "cuda:0#1");
+    char *both = replaced(second, "cpu:0", "cuda:0");
+    json_object_put(plan);
+    plan = json_tokener_parse(both);
+    json_object_object_add(plan, "devices", devices);
+    json_object_to_file(path, plan);
+    json_object_put(plan);
+    free(second);
+    free(both);
+}
+
+static const char *plan(const char *model, const char *merge, const char *weights_on)
+{
+    struct mgpu_options o = MGPU_OPTIONS;
+    struct mgpu_partition_options p = {.pin = tiny_list("input:a=cpu:0", "input:b=cpu:1", NULL),
+                                       .merge = merge,
+                                       .weights_on = weights_on};
+    struct mgpu_partition *made = NULL;
+    const char *path = tiny_path("plan.json");
+    o.devices = "cpu:0,cpu:1";
+    o.batch = 5;
+    o.strategy = "branch";
+    o.optimizer = "adam,lr=0.1";
+    CHECK_OK(mgpu_partition_new(&made, model, &o, &p));
+    if (made)
+        CHECK_OK(mgpu_partition_save(made, path));
+    mgpu_partition_free(made);
+    move_to_gpu(path);
+    return path;
+}
+
+static void check(const char *model, const char *merge, const char *weights_on)
+{
+    static struct tiny_result one, two;
+    struct mgpu_options o = options();
+    o.devices = "cpu:0";
+    tiny_train(&one, model, &o, weights, 2);
+    o.devices = NULL;
+    o.plan = plan(model, merge, weights_on);
+    tiny_train(&two, model, &o, weights, 2);
+    CHECK_(two.rc >= 0 && tiny_difference(&two, &one) <= 1e-10, "off by %g %s",
+           tiny_difference(&two, &one), two.error);
+    CHECK_(!double_complaints(), "%s", double_complaint());
+    double_forget();
+}
+
+/* The second step, captured, without one of its waits (-1: with all). */
+static int step_without(const char *model, int wait, double *loss, bool *found)
+{
+    struct mgpu_trainer *t;
+    struct mgpu_step_result s = {0};
+    struct mgpu_options o = options();
+    o.plan = tiny_path("plan.json");
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    CHECK(mgpu_step(t, &s) == 1);
+    double_forget();
+    int first = double_count().waits;
+    double_drop_wait(wait >= 0 ? first + wait : -1);
+    CHECK(mgpu_step(t, &s) == 1);
+    double_drop_wait(-1);
+    *found = double_complaints() > 0 || s.loss != *loss;
+    if (wait < 0)
+        *loss = s.loss;
+    mgpu_trainer_free(t);
+    return double_count().waits - first;
+}
+
+static void test_dropped_events(const char *model)
+{
+    double loss = 0;
+    bool found;
+    int count = 0, waits = step_without(model, -1, &loss, &found);
+    for (int i = 0; i < waits; i++) {
+        step_without(model, i, &loss, &found);
+        count += found;
+    }
+    printf("%d of %d waits are found out when they are missing\n", count, waits);
+    CHECK(count >= 8);
+    double_forget();
+}
+
+int main(void)
+{
+    if (!double_possible()) {
+        fprintf(stderr, "skipped: no C compiler, or the thread sanitizer\n");
+        return 77;
+    }
+    tiny_begin();
+    double_begin(1, INT64_C(1) << 30);
+    const char *model = tiny_model(towers);
+    check(model, NULL, NULL);
+    check(model, "cpu:1", NULL);
+    check(model, "cpu:1", "cpu:0");
+    test_dropped_events(model);
+    double_end();
+    CHECK_(!double_complaints(), "%s", double_complaint());
+    tiny_end();
+    return test_end();
+}

@@ -2,12 +2,12 @@
  *
  *     OMP_WAIT_POLICY=passive build/bench_train MODEL [OPTION=VALUE...]
  *     build/bench_train machine threads=2        sgemm and memory bandwidth of this machine
- *     build/bench_train write MODEL FOLDER       only the files
+ *     build/bench_train write MODEL FOLDER [batch=N]     only the files
  *     build/bench_train lines COMMAND...         steps of another program: a line of its output
  * each
  *
  *     threads=2  devices=cpu:0  batch=  seconds=20 (of timed steps)  steps=1000 (at most)
- *     profile=TRACE.json  exact=1  who=mgpu (a name for the line)
+ *     precision=f32  profile=TRACE.json  exact=1  who=mgpu (a name for the line)
  *
  * Prints one line of NAME=VALUE words: ms of a step (least and median), memory in MiB (of our
  * allocators; resident, above what was resident before the model was read), seconds from the file
@@ -19,6 +19,7 @@
 #include "runtime/facade/facade.h"
 #include "runtime/ops/reorder.h"
 #include "tests/bench/models.h"
+#include "tests/cuda/double.h"
 
 #include <dnnl.h>
 #include <math.h>
@@ -33,7 +34,7 @@
 enum { MOST_STEPS = 1000, SLOWEST = 5 };
 
 struct settings {
-    const char *devices, *profile, *who;
+    const char *devices, *precision, *profile, *who;
     int threads;
     int64_t batch, steps;
     double seconds;
@@ -207,6 +208,7 @@ static void set_options(struct mgpu_options *o, const struct bench_model *m,
     o->batch = s->batch;
     o->threads = s->threads;
     o->devices = s->devices;
+    o->precision = s->precision;
     o->steps = MOST_STEPS + 10;
     o->exact = s->exact;
 }
@@ -222,8 +224,8 @@ static void train(const struct bench_model *m, const struct settings *s, const c
     snprintf(path, sizeof path, "%s/%s.onnx", folder, m->name);
     set_options(&o, m, s, folder, text);
     must(mgpu_trainer_new(&t, path, &o));
-    printf("model=%s who=%s batch=%lld threads=%d", m->name, s->who, (long long)s->batch,
-           s->threads);
+    printf("model=%s who=%s batch=%lld threads=%d devices=%s precision=%s", m->name, s->who,
+           (long long)s->batch, s->threads, s->devices, s->precision);
     double ready = now() - start;
     time_steps(t, s);
     getrusage(RUSAGE_SELF, &usage);
@@ -355,6 +357,8 @@ static void read_option(struct settings *s, const char *argument)
         s->threads = atoi(v);
     else if ((v = option(argument, "devices")))
         s->devices = v;
+    else if ((v = option(argument, "precision")))
+        s->precision = v;
     else if ((v = option(argument, "profile")))
         s->profile = v;
     else if ((v = option(argument, "who")))
@@ -377,6 +381,7 @@ static int bench(const struct bench_model *m, int argc, char **argv)
 {
     struct settings s = {.who = "mgpu",
                          .devices = "cpu:0",
+                         .precision = "f32",
                          .threads = 2,
                          .batch = m->batch,
                          .steps = MOST_STEPS,
@@ -395,15 +400,17 @@ static int bench(const struct bench_model *m, int argc, char **argv)
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
+    double_wanted();
     const struct bench_model *m =
         bench_model_find(strcmp(what, "write") || argc < 4 ? what : argv[2]);
     if (!strcmp(what, "lines") && argc > 2)
         time_lines(argv + 2);
     else if (!strcmp(what, "machine"))
         machine(argc > 2 && option(argv[2], "threads") ? atoi(option(argv[2], "threads")) : 2);
-    else if (!strcmp(what, "write") && m)
-        write_files(m, m->batch, argv[3]);
-    else if (m)
+    else if (!strcmp(what, "write") && m) {
+        const char *batch = argc > 4 ? option(argv[4], "batch") : NULL;
+        write_files(m, batch ? atoll(batch) : m->batch, argv[3]);
+    } else if (m)
         return bench(m, argc, argv);
     else {
         fprintf(stderr, "usage: bench_train MODEL [OPTION=VALUE...], models:");

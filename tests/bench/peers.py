@@ -1,10 +1,11 @@
 """Times training steps of the networks of models.c in PyTorch and ONNX Runtime Training.
 
-    python peers.py NETWORK MODE FOLDER [SECONDS] [THREADS]
+    python peers.py NETWORK MODE FOLDER [SECONDS] [THREADS] [DEVICE] [PRECISION]
 
 MODE: eager | channels_last | compile | compile_channels_last | onnxruntime. FOLDER holds what
 `bench_train write NETWORK FOLDER` wrote: the batch, and the model that ONNX Runtime trains.
-PyTorch's networks are built here, with its own layers, attention and fused optimizers.
+PyTorch's networks are built here, with its own layers, attention and fused optimizers. DEVICE: cpu | cuda, PyTorch's;
+the batch stays on a GPU. PRECISION: f32 | tf32 | bf16 (autocast).
 Prints one line of NAME=VALUE words, as bench_train does.
 """
 import os
@@ -16,6 +17,8 @@ import numpy as np
 network, mode, folder = sys.argv[1:4]
 seconds = float(sys.argv[4]) if len(sys.argv) > 4 else 20
 threads = int(sys.argv[5]) if len(sys.argv) > 5 else 2
+device = sys.argv[6] if len(sys.argv) > 6 else "cpu"
+precision = sys.argv[7] if len(sys.argv) > 7 else "f32"
 SGD = ("resnet20", "resnet50", "vgg16")  # the others: Adam
 MOST_STEPS = 1000
 
@@ -43,8 +46,8 @@ def report(step, before):
         step()
         times.append(time.perf_counter() - begin)
     times.sort()
-    print("model=%s who=%s threads=%d ms=%.3f median=%.3f steps=%d resident=%.1f" % (
-        network, mode, threads, 1e3 * times[0], 1e3 * times[len(times) // 2], len(times),
+    print("model=%s who=%s threads=%d devices=%s precision=%s ms=%.3f median=%.3f steps=%d resident=%.1f" % (
+        network, mode, threads, device, precision, 1e3 * times[0], 1e3 * times[len(times) // 2], len(times),
         memory_mib("VmHWM") - before), flush=True)
 
 
@@ -207,9 +210,11 @@ def run_torch():
     torch.manual_seed(0)
     if mode.startswith("compile"):
         import torch._inductor.compile_fx  # not part of what training takes
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "f32"
+    torch.backends.cudnn.benchmark = True
     before = memory_mib("VmRSS")
-    model = build(torch).train()
-    x, y = [torch.from_numpy(v) for v in inputs()], torch.from_numpy(load("label"))
+    model = build(torch).train().to(device)
+    x, y = [torch.from_numpy(v).to(device) for v in inputs()], torch.from_numpy(load("label")).to(device)
     if mode.endswith("channels_last"):
         model = model.to(memory_format=torch.channels_last)
         x = [v.to(memory_format=torch.channels_last) if v.dim() == 4 else v for v in x]
@@ -219,7 +224,8 @@ def run_torch():
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 
     def loss(*x):
-        return torch.nn.functional.cross_entropy(model(*x), y)
+        with torch.autocast(device, torch.bfloat16, precision == "bf16"):
+            return torch.nn.functional.cross_entropy(model(*x), y)
 
     forward = torch.compile(loss) if mode.startswith("compile") else loss
 

@@ -1,7 +1,9 @@
 /* case-run [--devices LIST] [--precision f32|f64] [--steps N] [--defaults] FOLDER...
  *
- * Runs case folders and prints how far the numbers are from the answers. */
+ * Runs case folders and prints how far the numbers are from the answers. MGPU_CHECK=double in the
+ * environment: `cuda:0` is a GPU that there is not (tests/cuda/double.h). */
 #include "runtime/executor/devices.h"
+#include "tests/cuda/double.h"
 #include "tests/golden/case_run.h"
 
 #include <getopt.h>
@@ -25,6 +27,7 @@ int main(int count, char **words)
     struct mgpu_case_request q = {.devices = "cpu:0", .precision = "f32", .forward = true};
     struct mgpu_rank_device *devices;
     int failed = 0;
+    double_wanted(); /* cuda:0 without a GPU */
     for (int o; (o = getopt_long(count, words, "", options, NULL)) != -1;)
         switch (o) {
         case 'd':
@@ -56,5 +59,7 @@ int main(int count, char **words)
         failed += result.outcome != MGPU_CASE_PASSED;
         mgpu_case_result_free(&result);
     }
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    if (double_complaints())
+        fprintf(stderr, "%s\n", double_complaint());
+    return failed || double_complaints() ? EXIT_FAILURE : EXIT_SUCCESS;
 }

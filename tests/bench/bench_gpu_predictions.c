@@ -2,7 +2,7 @@
  * they are fused and laid out for it, against the planner's tables. tests/bench/gpu.md has what it
  * prints.
  *
- *     build/bench_gpu_predictions [KIND]      h100, or another of tests/cuda/gpus
+ *     build/bench_gpu_predictions [KIND [NETWORK]]      h100, or another of tests/cuda/gpus
  *
  * Needs cuDNN, which says what it accepts, and no GPU. A pass is the traffic of one activation: all
  * bytes that forward and backward read and write, over those that convolutions (recurrent layers,
@@ -157,7 +157,8 @@ static char *read_text(const char *path)
     return text;
 }
 
-static int predict_all(const struct mgpu_device_kind *kind, const char *properties)
+static int predict_all(const struct mgpu_device_kind *kind, const char *properties,
+                       const char *only)
 {
     puts("| network | batch | precision | nodes | GFLOP | GB | passes | GB of updates | roof ms | "
          "predicted ms | samples/s | MFU % |\n"
@@ -165,6 +166,8 @@ static int predict_all(const struct mgpu_device_kind *kind, const char *properti
     for (size_t i = 0; i < sizeof networks / sizeof *networks; i++) {
         char path[300];
         const struct bench_model *m = bench_model_find(networks[i].name);
+        if (only && strcmp(only, m->name))
+            continue;
         bench_model_write(m, 1, folder);
         for (int p = 0; p < 3; p++)
             predict(kind, properties, (int)i, p);
@@ -189,12 +192,13 @@ int main(int argc, char **argv)
     while (known->name && strcmp(known->name, name))
         known++;
     if (!known->name || !properties || !mkdtemp(folder)) {
-        fprintf(stderr, "usage: bench_gpu_predictions [KIND], from the repository's folder\n");
+        fprintf(stderr,
+                "usage: bench_gpu_predictions [KIND [NETWORK]], from the repository's folder\n");
         return 2;
     }
     mgpu_kind_of_known(&kind, known);
     mgpu_gpu_backend_begin();
-    int rc = predict_all(&kind, properties);
+    int rc = predict_all(&kind, properties, argc > 2 ? argv[2] : NULL);
     rmdir(folder);
     free(properties);
     return rc;

@@ -44,6 +44,7 @@
     F(cuEventCreate)                                                                               \
     F(cuEventDestroy)                                                                              \
     F(cuEventRecord)                                                                               \
+    F(cuEventElapsedTime)                                                                          \
     F(cuStreamBeginCapture)                                                                        \
     F(cuStreamEndCapture)                                                                          \
     F(cuGraphInstantiateWithFlags)                                                                 \

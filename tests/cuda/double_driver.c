@@ -283,6 +283,21 @@ static CUresult event_record(CUevent e, CUstream s)
     LOCKED(record(e, s));
 }
 
+/* Times are the test's (double_gpu.elapsed). */
+static CUresult elapsed_time(float *ms, CUevent from, CUevent to)
+{
+    bool over = from->dag && to->dag && to->emptied != to->dag->emptied;
+    if (!over)
+        double_complain("the time of an event that is not over");
+    *ms = over ? double_gpu.elapsed : 0;
+    return over ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+static CUresult event_elapsed_time(float *ms, CUevent from, CUevent to)
+{
+    LOCKED(elapsed_time(ms, from, to));
+}
+
 static CUresult wait_event(CUstream s, CUevent e)
 {
     if (!e->dag || e->dag->ended) {
@@ -558,6 +573,7 @@ const struct mgpu_cuda_driver double_driver = {
     .cuEventCreate = event_create,
     .cuEventDestroy = event_destroy,
     .cuEventRecord = event_record,
+    .cuEventElapsedTime = event_elapsed_time,
     .cuStreamBeginCapture = graph_begin,
     .cuStreamEndCapture = graph_end,
     .cuGraphInstantiateWithFlags = graph_instantiate,

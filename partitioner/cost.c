@@ -16,6 +16,7 @@ static const struct {
     enum mgpu_class class;
 } classes[] = {
     {"matmul", MGPU_CLASS_GEMM},
+    {"matmul_sums", MGPU_CLASS_GEMM},
     {"conv", MGPU_CLASS_CONV},
     {"rnn", MGPU_CLASS_RNN},
     {"batch_norm", MGPU_CLASS_NORM},

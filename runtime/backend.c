@@ -16,26 +16,42 @@ static bool has_blocks(const struct mgpu_node *node)
     return any;
 }
 
+/* Behind `after`; NULL: from the start. */
 static const struct mgpu_kernel *find(const struct mgpu_kernel *const *tables,
-                                      const struct mgpu_node *node)
+                                      const struct mgpu_node *node, const struct mgpu_kernel *after)
 {
     for (int t = 0; tables[t]; t++)
         for (const struct mgpu_kernel *k = tables[t]; k->op; k++)
-            if (!strcmp(k->op, node->op->name) && (!k->accepts || k->accepts(node)))
+            if (after)
+                after = k == after ? NULL : after;
+            else if (!strcmp(k->op, node->op->name) && (!k->accepts || k->accepts(node)))
                 return k;
     return NULL;
+}
+
+static const struct mgpu_kernel *const *tables_for(const struct mgpu_backend *backend,
+                                                   const struct mgpu_node *node)
+{
+    return has_blocks(node) ? backend->blocked : backend->tables;
 }
 
 const struct mgpu_kernel *mgpu_backend_kernel(const struct mgpu_backend *backend,
                                               const struct mgpu_node *node)
 {
-    return find(has_blocks(node) ? backend->blocked : backend->tables, node);
+    return find(tables_for(backend, node), node, NULL);
+}
+
+const struct mgpu_kernel *mgpu_backend_next(const struct mgpu_backend *backend,
+                                            const struct mgpu_node *node,
+                                            const struct mgpu_kernel *kernel)
+{
+    return find(tables_for(backend, node), node, kernel);
 }
 
 const struct mgpu_kernel *mgpu_backend_fastest(const struct mgpu_backend *backend,
                                                const struct mgpu_node *node)
 {
-    const struct mgpu_kernel *k = backend->inexact ? find(backend->inexact, node) : NULL;
+    const struct mgpu_kernel *k = backend->inexact ? find(backend->inexact, node, NULL) : NULL;
     return k ? k : mgpu_backend_kernel(backend, node);
 }
 

@@ -38,7 +38,8 @@ struct mgpu_kernel {
     bool (*accepts)(const struct mgpu_node *node);
 
     /* Makes what running needs (primitives, tables) for `threads` threads. NULL: nothing. `exact`
-     * forbids algorithms with larger rounding (Winograd). */
+     * forbids algorithms with larger rounding (Winograd). MGPU_EUNSUPPORTED: it cannot run this one
+     * after all; the next kernel that accepts the node does. */
     int (*prepare)(const struct mgpu_node *node, int threads, bool exact, void **state);
     void (*release)(void *state);
 
@@ -51,6 +52,7 @@ struct mgpu_kernel {
 struct mgpu_backend {
     const char *name;  /* "ref", "cpu" */
     bool biases_apart; /* no kernel of it gives conv_grad_weight's second output */
+    bool ends;         /* its kernels of matmul and conv know what compilation makes of these */
 
     /* NULL-terminated lists of tables, each ended by a NULL op: for nodes whose operands are all
      * plain, and for those that have operands in blocks. */
@@ -83,6 +85,11 @@ const struct mgpu_kernel *mgpu_backend_kernel(const struct mgpu_backend *backend
                                               const struct mgpu_node *node);
 const struct mgpu_kernel *mgpu_backend_fastest(const struct mgpu_backend *backend,
                                                const struct mgpu_node *node);
+
+/* The next one behind `kernel` that accepts the node, or NULL. */
+const struct mgpu_kernel *mgpu_backend_next(const struct mgpu_backend *backend,
+                                            const struct mgpu_node *node,
+                                            const struct mgpu_kernel *kernel);
 
 /* Runs one node at once on host buffers, preparing and releasing: folding, tests. data of absent
  * operands is NULL. */

@@ -1,13 +1,20 @@
-/* Batch normalisation with what stands right behind it, and its gradient with what stands before:
+/* Nodes with what stands right behind them, and gradients with what stands before:
  *
  *     y = batch_norm(x), z = max(y + more, 0)          one node that writes z
  *     dy = where(0 < z, dz, 0), batch_norm_grad(dy)    one node that reads dz and z
+ *     y = matmul(a, b), z = max(y + bias, 0)           one node that writes z
+ *     y = conv(x, w, bias), z = max(y, 0)              the same
+ *     db = reduce(dy), dw = matmul(x, dy)              one node that reads dy once
  *
- * where nothing else reads y or dy.
+ * where nothing else reads y or dy of the first four.
  */
 #include "runtime/compile/fuse.h"
+#include "runtime/compile/storage.h"
+#include "runtime/ops/conv.h"
+#include "runtime/ops/matmul.h"
 #include "runtime/ops/normalize.h"
 #include "runtime/ops/pointwise.h"
+#include "runtime/ops/reduce.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,6 +26,22 @@ struct finish {
     struct mgpu_readers *readers;
     bool *lasts, *changed;
 };
+
+static struct finish begin(struct mgpu_graph *g, const struct mgpu_backend *backend)
+{
+    return (struct finish){.g = g,
+                           .backend = backend,
+                           .readers = mgpu_readers_of(g),
+                           .lasts = mgpu_lasting_values(g),
+                           .changed = mgpu_communicated_values(g)};
+}
+
+static void end(struct finish *f)
+{
+    mgpu_readers_free(f->readers, f->g);
+    free(f->lasts);
+    free(f->changed);
+}
 
 static const struct mgpu_batch_norm_attrs *attrs_of(const struct mgpu_node *norm)
 {
@@ -35,14 +58,34 @@ static bool is_between(const struct finish *f, const struct mgpu_value *v,
 
 static bool same_shape(const struct mgpu_value *a, const struct mgpu_value *b)
 {
-    bool same = a->type == b->type && a->rank == b->rank;
+    bool same = a->type == b->type && a->rank == b->rank && a->block == b->block;
     for (int i = 0; same && i < a->rank; i++)
         same = a->dims[i].value == b->dims[i].value;
     return same;
 }
 
-/* Norm with one more input and these limits, where the kernel that runs it now runs it still. The
- * type names both nodes. */
+/* The type names both nodes. */
+static void name_both(const struct finish *f, struct mgpu_node *node, const char *first,
+                      const char *second)
+{
+    node->origin.type = mgpu_arena_format(f->g->arena, "%s+%s", first, second);
+}
+
+/* `node` as `with` from now on, where the kernel that runs it now runs it still. */
+static bool become(const struct finish *f, struct mgpu_node *node, const struct mgpu_node *with,
+                   const char *first, const char *second)
+{
+    if (mgpu_backend_kernel(f->backend, with) != mgpu_backend_kernel(f->backend, node))
+        return false;
+    node->attrs = mgpu_arena_copy(f->g->arena, with->attrs, node->op->attrs_size);
+    node->inputs = with->inputs;
+    node->input =
+        mgpu_arena_copy(f->g->arena, with->input, sizeof *with->input * (size_t)with->inputs);
+    name_both(f, node, first, second);
+    return true;
+}
+
+/* Norm with one more input and these limits. */
 static bool extend(const struct finish *f, struct mgpu_node *norm, struct mgpu_value *more,
                    const struct mgpu_clip *clip, const char *first, const char *second)
 {
@@ -57,13 +100,7 @@ static bool extend(const struct finish *f, struct mgpu_node *norm, struct mgpu_v
     with.attrs = &attrs;
     with.input = input;
     with.inputs += more != NULL;
-    if (mgpu_backend_kernel(f->backend, &with) != mgpu_backend_kernel(f->backend, norm))
-        return false;
-    norm->attrs = mgpu_arena_copy(f->g->arena, &attrs, sizeof attrs);
-    norm->inputs = with.inputs;
-    norm->input = mgpu_arena_copy(f->g->arena, input, sizeof *input * (size_t)with.inputs);
-    norm->origin.type = mgpu_arena_format(f->g->arena, "%s+%s", first, second);
-    return true;
+    return become(f, norm, &with, first, second);
 }
 
 /* ---- Forward --------------------------------------------------------------------------------- */
@@ -100,19 +137,26 @@ static bool ends_norm(const struct finish *f, const struct mgpu_value *y,
            is_between(f, y, reader);
 }
 
+/* Whether the node is clip(a + b), or clip(a): then it does not add. */
+static bool is_end(const struct mgpu_node *node, struct mgpu_clip *clip, bool *adds)
+{
+    const struct mgpu_expr *e = mgpu_expr_of(node);
+    int k = mgpu_find_clip(e, clip);
+    *adds = e->op[k].code == MGPU_X_ADD && node->inputs == 2 && k > 1 &&
+            e->op[e->op[k].arg[0]].code == MGPU_X_INPUT &&
+            e->op[e->op[k].arg[1]].code == MGPU_X_INPUT;
+    return *adds || (e->op[k].code == MGPU_X_INPUT && node->inputs == 1 && k != e->count - 1);
+}
+
 /* z = clip(a) or clip(a + b) by `node`, if a norm makes a. Zero must stay zero: so it is behind the
  * last channel where channels lie in blocks. */
 static void finish_forward(struct finish *f, struct mgpu_node *node)
 {
-    const struct mgpu_expr *e = mgpu_expr_of(node);
     struct mgpu_value *z = node->output[0];
     struct mgpu_clip clip;
-    int k = mgpu_find_clip(e, &clip);
-    bool adds = e->op[k].code == MGPU_X_ADD && node->inputs == 2 && k > 1 &&
-                e->op[e->op[k].arg[0]].code == MGPU_X_INPUT &&
-                e->op[e->op[k].arg[1]].code == MGPU_X_INPUT;
-    bool clips = e->op[k].code == MGPU_X_INPUT && node->inputs == 1 && k != e->count - 1;
-    if ((!adds && !clips) || clip.low > 0 || clip.high < 0 || f->lasts[z->id] || f->changed[z->id])
+    bool adds;
+    if (!is_end(node, &clip, &adds) || clip.low > 0 || clip.high < 0 || f->lasts[z->id] ||
+        f->changed[z->id])
         return;
     for (int i = 0; i < node->inputs; i++) {
         struct mgpu_value *y = node->input[i], *more = adds ? node->input[1 - i] : NULL;
@@ -198,19 +242,185 @@ static void finish_backward(struct finish *f, struct mgpu_node *norm)
     norm->input[1] = dz;
 }
 
+/* ---- Products and convolutions --------------------------------------------------------------- */
+
+/* The product or convolution that y is the whole result of; NULL: none, or not so. */
+static struct mgpu_node *ends_product(const struct finish *f, const struct mgpu_value *y,
+                                      const struct mgpu_node *reader)
+{
+    struct mgpu_node *node = y->kind == MGPU_VALUE_RESULT ? y->producer : NULL;
+    bool product =
+        node && (node->op == &mgpu_op_conv || (node->op == &mgpu_op_matmul && node->inputs == 2));
+    return product && node->origin.role == reader->origin.role && is_between(f, y, reader) ? node
+                                                                                           : NULL;
+}
+
+/* Whether b is a number for each column of y. */
+static bool is_bias(const struct finish *f, const struct mgpu_value *b, const struct mgpu_value *y)
+{
+    return b->rank > 0 && b->type == y->type && !f->changed[b->id] &&
+           mgpu_value_count(b) == b->dims[b->rank - 1].value &&
+           b->dims[b->rank - 1].value == y->dims[y->rank - 1].value;
+}
+
+/* Nobody makes a node that is one of these already. */
+static bool extend_product(const struct finish *f, struct mgpu_node *product,
+                           struct mgpu_value *bias, bool relu, const char *second)
+{
+    union {
+        struct mgpu_matmul_attrs matmul;
+        struct mgpu_conv_attrs conv;
+    } attrs;
+    struct mgpu_value *input[3];
+    struct mgpu_node with = *product;
+    memcpy(&attrs, product->attrs, product->op->attrs_size);
+    *(product->op == &mgpu_op_conv ? &attrs.conv.relu : &attrs.matmul.relu) = relu;
+    memcpy(input, product->input, sizeof *input * (size_t)product->inputs);
+    if (bias)
+        input[with.inputs++] = bias;
+    with.attrs = &attrs;
+    with.input = input;
+    return become(f, product, &with, product->origin.type, second);
+}
+
+/* z = y + bias, max(y + bias, 0) or max(y, 0) by `node`, if a product makes y; a convolution has
+ * its bias already. */
+static void finish_product(struct finish *f, struct mgpu_node *node)
+{
+    struct mgpu_value *z = node->output[0];
+    struct mgpu_clip clip;
+    bool adds;
+    if (!is_end(node, &clip, &adds) || clip.high < INFINITY || f->lasts[z->id] || f->changed[z->id])
+        return;
+    bool relu = clip.low == 0;
+    for (int i = 0; i < node->inputs && (relu || clip.low == -INFINITY); i++) {
+        struct mgpu_value *y = node->input[i], *bias = adds ? node->input[1 - i] : NULL;
+        struct mgpu_node *product = same_shape(y, z) ? ends_product(f, y, node) : NULL;
+        if (!product || (bias && (product->op == &mgpu_op_conv || !is_bias(f, bias, y) ||
+                                  !is_before(bias, product))))
+            continue;
+        if (!extend_product(f, product, bias, relu, node->origin.type))
+            continue;
+        read_instead(f, z, y);
+        return;
+    }
+}
+
+/* ---- Sums of what a product reads ------------------------------------------------------------ */
+
+static const struct mgpu_value *memory_of(const struct mgpu_value *v)
+{
+    while (v->kind == MGPU_VALUE_RESULT && mgpu_is_view(v->producer))
+        v = v->producer->input[0];
+    return v;
+}
+
+/* Sums over all axes but the last of what the product sums over too, in memory as it is. */
+static bool sums_operand(const struct mgpu_node *reduce, const struct mgpu_value *v)
+{
+    const struct mgpu_reduce_attrs *a = reduce->attrs;
+    const struct mgpu_value *x = reduce->input[0];
+    return a->kind == MGPU_REDUCE_SUM && a->axes == (INT64_C(1) << (x->rank - 1)) - 1 &&
+           memory_of(x) == memory_of(v) && mgpu_value_count(x) == mgpu_value_count(v) &&
+           x->dims[x->rank - 1].value == v->dims[1].value && x->type == v->type;
+}
+
+/* Whether v is there before `node`, or is a view of what is. */
+static bool is_before_or_view(const struct mgpu_value *v, const struct mgpu_node *node)
+{
+    return is_before(v, node) ||
+           (mgpu_is_view(v->producer) && is_before_or_view(v->producer->input[0], node));
+}
+
+static bool may_come_before(const struct mgpu_node *product, const struct mgpu_node *node)
+{
+    return product->id < node->id || (is_before_or_view(product->input[0], node) &&
+                                      is_before_or_view(product->input[1], node));
+}
+
+/* Puts what stands behind `at`, and the views that it reads, before it. */
+static void move_before(struct mgpu_graph *g, struct mgpu_node *node, const struct mgpu_node *at)
+{
+    for (int i = 0; i < node->inputs; i++)
+        if (!is_before(node->input[i], at))
+            move_before(g, node->input[i]->producer, at);
+    int to = at->id;
+    for (int n = node->id; n > to; n--) {
+        g->nodes[n] = g->nodes[n - 1];
+        g->nodes[n]->id = n;
+    }
+    g->nodes[to] = node;
+    node->id = to;
+}
+
+/* The product gives the sums from now on, where kernels of the same kind run it then. */
+static bool take_sums(struct finish *f, struct mgpu_node *product, struct mgpu_node *reduce,
+                      enum mgpu_matmul_sums which)
+{
+    struct mgpu_matmul_attrs attrs = *(const struct mgpu_matmul_attrs *)product->attrs;
+    struct mgpu_value *output[] = {product->output[0], reduce->output[0]};
+    struct mgpu_node with = *product;
+    attrs.sums = which;
+    with.op = &mgpu_op_matmul_sums;
+    with.attrs = &attrs;
+    with.outputs = 2;
+    with.output = output;
+    const struct mgpu_kernel *now = mgpu_backend_kernel(f->backend, product),
+                             *then = mgpu_backend_kernel(f->backend, &with);
+    if (!now || !then || strcmp(now->name, then->name))
+        return false;
+    *product = with;
+    product->attrs = mgpu_arena_copy(f->g->arena, &attrs, sizeof attrs);
+    product->output = mgpu_arena_copy(f->g->arena, output, sizeof output);
+    name_both(f, product, product->origin.type, reduce->origin.type);
+    output[1]->producer = product;
+    output[1]->output = 1;
+    if (product->id > reduce->id)
+        move_before(f->g, product, reduce);
+    return true;
+}
+
+static bool finish_sums(struct finish *f, struct mgpu_node *product, struct mgpu_node *reduce)
+{
+    const struct mgpu_matmul_attrs *a = product->attrs;
+    struct mgpu_value *sums = reduce->output[0];
+    if (product->op != &mgpu_op_matmul || product->inputs > 2 || a->relu ||
+        product->origin.role != reduce->origin.role || product->output[0]->rank != 2 ||
+        sums->type != product->output[0]->type || f->changed[product->input[0]->id] ||
+        f->changed[product->input[1]->id] || !may_come_before(product, reduce))
+        return false;
+    return (a->transpose_a && sums_operand(reduce, product->input[0]) &&
+            take_sums(f, product, reduce, MGPU_SUMS_A)) ||
+           (!a->transpose_b && sums_operand(reduce, product->input[1]) &&
+            take_sums(f, product, reduce, MGPU_SUMS_B));
+}
+
+static void find_product(struct finish *f, struct mgpu_node *reduce)
+{
+    bool found = reduce->output[0]->producer != reduce;
+    for (int n = 0; n < f->g->node_count && !found; n++)
+        found = finish_sums(f, f->g->nodes[n], reduce);
+}
+
+void mgpu_finish_products(struct mgpu_graph *g, const struct mgpu_backend *backend)
+{
+    struct finish f = begin(g, backend);
+    for (int n = 0; n < g->node_count; n++)
+        if (mgpu_expr_of(g->nodes[n]))
+            finish_product(&f, g->nodes[n]);
+        else if (g->nodes[n]->op == &mgpu_op_reduce)
+            find_product(&f, g->nodes[n]);
+    end(&f);
+    mgpu_graph_prune(g);
+}
+
 void mgpu_finish_norms(struct mgpu_graph *g, const struct mgpu_backend *backend)
 {
-    struct finish f = {.g = g,
-                       .backend = backend,
-                       .readers = mgpu_readers_of(g),
-                       .lasts = mgpu_lasting_values(g),
-                       .changed = mgpu_communicated_values(g)};
+    struct finish f = begin(g, backend);
     for (int n = 0; n < g->node_count; n++)
         if (mgpu_expr_of(g->nodes[n]))
             finish_forward(&f, g->nodes[n]);
         else if (g->nodes[n]->op == &mgpu_op_batch_norm_grad)
             finish_backward(&f, g->nodes[n]);
-    mgpu_readers_free(f.readers, g);
-    free(f.lasts);
-    free(f.changed);
+    end(&f);
 }

@@ -39,6 +39,10 @@ void mgpu_share_equal_nodes(struct mgpu_graph *g);
 void mgpu_read_outputs(struct mgpu_graph *g);
 void mgpu_finish_norms(struct mgpu_graph *g, const struct mgpu_backend *backend);
 
+/* For a backend whose products and convolutions have ends: what stands behind them is part of them
+ * (finish.c). After the layouts are chosen, as which ends there are depends on these. */
+void mgpu_finish_products(struct mgpu_graph *g, const struct mgpu_backend *backend);
+
 /* The expression of a pointwise node; NULL: another operator. */
 const struct mgpu_expr *mgpu_expr_of(const struct mgpu_node *node);
 

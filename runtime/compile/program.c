@@ -107,20 +107,32 @@ static void describe(struct compile *c, struct mgpu_instruction *in, const struc
     }
 }
 
-static int prepare_kernel(struct compile *c, struct mgpu_instruction *in, int64_t *workspace)
+/* The first kernel that accepts the node and can be prepared for it. */
+static int choose_kernel(struct compile *c, struct mgpu_instruction *in)
 {
     char text[MGPU_VALUE_TEXT];
     const struct mgpu_node *node = in->node;
+    const struct mgpu_backend *backend = c->options->backend;
+    const struct mgpu_kernel *kernel = c->options->exact ? mgpu_backend_kernel(backend, node)
+                                                         : mgpu_backend_fastest(backend, node);
+    int rc = mgpu_fail(MGPU_EUNSUPPORTED, "no kernel for %s of %s", node->op->name,
+                       mgpu_dtype_name(node->output[0]->type));
+    for (; kernel && rc == MGPU_EUNSUPPORTED; kernel = mgpu_backend_next(backend, node, kernel)) {
+        in->kernel = kernel;
+        rc = kernel->prepare
+                 ? kernel->prepare(node, c->options->threads, c->options->exact, &in->state)
+                 : 0;
+    }
+    if (rc < 0)
+        in->kernel = NULL;
+    return mgpu_prefix(rc, "%s", mgpu_origin_text(text, &node->origin));
+}
+
+static int prepare_kernel(struct compile *c, struct mgpu_instruction *in, int64_t *workspace)
+{
+    const struct mgpu_node *node = in->node;
     int threads = c->options->threads;
-    in->kernel = c->options->exact ? mgpu_backend_kernel(c->options->backend, node)
-                                   : mgpu_backend_fastest(c->options->backend, node);
-    if (!in->kernel)
-        return mgpu_fail(MGPU_EUNSUPPORTED, "%s: no kernel for %s of %s",
-                         mgpu_origin_text(text, &node->origin), node->op->name,
-                         mgpu_dtype_name(node->output[0]->type));
-    if (in->kernel->prepare)
-        MGPU_TRY(mgpu_prefix(in->kernel->prepare(node, threads, c->options->exact, &in->state),
-                             "%s", mgpu_origin_text(text, &node->origin)));
+    MGPU_TRY(choose_kernel(c, in));
     *workspace = in->kernel->workspace ? in->kernel->workspace(node, threads, in->state) : 0;
     in->launch = (struct mgpu_launch){.node = node,
                                       .inputs = in->inputs,
@@ -380,7 +392,10 @@ int mgpu_optimize(struct mgpu_graph *g, const struct mgpu_backend *backend)
         MGPU_TRY(mgpu_biases_apart(g));
     mgpu_fuse(g, backend);
     MGPU_TRY(mgpu_compute_again(g, backend));
-    return mgpu_choose_layouts(g, backend);
+    MGPU_TRY(mgpu_choose_layouts(g, backend));
+    if (backend->ends)
+        mgpu_finish_products(g, backend);
+    return 0;
 }
 
 int mgpu_compile(struct mgpu_program **out, struct mgpu_graph *g,

@@ -76,19 +76,20 @@ bool mgpu_cache_read(const char *key, const char *source, void **data, size_t *s
     return false;
 }
 
-void mgpu_cache_write(const char *key, const char *source, const void *data, size_t size)
+bool mgpu_cache_write(const char *key, const char *source, const void *data, size_t size)
 {
     char path[PATH], fresh[PATH + 32];
     unsigned char hash[HASH];
     if (!path_of(path, key, source))
-        return;
+        return false;
     snprintf(fresh, sizeof fresh, "%s.%d", path, (int)getpid());
     FILE *file = fopen(fresh, "wb");
     if (!file)
-        return;
+        return false;
     hash_of(hash, data, size, "", 0);
     bool ok = fwrite(hash, HASH, 1, file) == 1 && fwrite(data, 1, size, file) == size;
-    ok = fclose(file) == 0 && ok;
-    if (!ok || rename(fresh, path) < 0)
+    ok = fclose(file) == 0 && ok && rename(fresh, path) == 0;
+    if (!ok)
         unlink(fresh);
+    return ok;
 }

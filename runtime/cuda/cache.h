@@ -9,7 +9,7 @@
  */
 bool mgpu_cache_read(const char *key, const char *source, void **data, size_t *size);
 
-/* Keeps it; where that fails, nothing is kept. */
-void mgpu_cache_write(const char *key, const char *source, const void *data, size_t size);
+/* Keeps it. False: it could not. */
+bool mgpu_cache_write(const char *key, const char *source, const void *data, size_t size);
 
 #endif

@@ -1,4 +1,6 @@
-/* matmul through cuBLASLt.
+/* matmul through cuBLASLt, with what stands behind it as its epilogue: a bias, a limit of 0, the
+ * sums of an operand. Its GELU is tanh's approximation, another function than the erf that most
+ * models have, and on some GPUs a slower pass of its own: there generated kernels stay.
  *
  * Its matrices lie by columns, so it sees ours transposed: y [M,N] = a b of rows is yT [N,M] = bT
  * aT of columns, and the operand that we call b comes first. */
@@ -109,14 +111,36 @@ static bool has_type(enum mgpu_dtype type, cudaDataType_t *out)
     return mgpu_is_float(type);
 }
 
+/* The epilogue, and which operand it reads or writes (-1: none). */
+static cublasLtEpilogue_t epilogue_of(const struct mgpu_node *node, int *operand)
+{
+    const struct mgpu_matmul_attrs *attrs = node->attrs;
+    bool bias = node->inputs > 2 && node->input[2], sums = node->op == &mgpu_op_matmul_sums;
+    *operand = bias ? 2 : sums ? 3 : -1;
+    if (sums) /* our b is its A */
+        return attrs->sums == MGPU_SUMS_A ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
+    if (attrs->relu)
+        return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 static bool accepts(const struct mgpu_node *node)
 {
     cudaDataType_t type;
-    if (node->op != &mgpu_op_matmul || !has_type(node->input[0]->type, &type))
+    if ((node->op != &mgpu_op_matmul && node->op != &mgpu_op_matmul_sums) ||
+        !has_type(node->input[0]->type, &type))
         return false;
     struct product p = product_of(node);
     bool work = p.k > 0 && mgpu_value_count(node->output[0]) > 0;
     return work && calls_of(&p) <= MOST_CALLS;
+}
+
+/* Whether the plain product may get an epilogue is asked before it does: not every type and size
+ * has an algorithm. */
+static bool has_end(const struct mgpu_node *node)
+{
+    int operand;
+    return epilogue_of(node, &operand) != CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 /* ---- Descriptors ----------------------------------------------------------------------------- */
@@ -124,6 +148,8 @@ static bool accepts(const struct mgpu_node *node)
 struct matmul {
     struct product product;
     enum mgpu_dtype type[3]; /* of a, b, y */
+    cublasLtEpilogue_t epilogue;
+    int vector; /* the epilogue's operand; -1: none */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, y;
     char words[512]; /* what it computes */
@@ -137,6 +163,13 @@ static int status(const struct mgpu_library *l, cublasStatus_t s, const char *wh
         return 0;
     return mgpu_fail(s == CUBLAS_STATUS_NOT_SUPPORTED ? MGPU_EUNSUPPORTED : MGPU_EDEVICE,
                      "cuBLASLt: %s: %s", what, l->lt.cublasLtGetStatusString(s));
+}
+
+static cublasStatus_t set_vector(const struct matmul *m, const struct mgpu_cuda_lt *lt, void *at)
+{
+    return m->vector < 0 ? CUBLAS_STATUS_SUCCESS
+                         : lt->cublasLtMatmulDescSetAttribute(
+                               m->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at, sizeof at);
 }
 
 static int make_desc(struct matmul *m, const struct mgpu_library *l)
@@ -156,6 +189,11 @@ static int make_desc(struct matmul *m, const struct mgpu_library *l)
     if (s == CUBLAS_STATUS_SUCCESS)
         s = lt->cublasLtMatmulDescSetAttribute(m->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second,
                                                sizeof second);
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = lt->cublasLtMatmulDescSetAttribute(m->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &m->epilogue,
+                                               sizeof m->epilogue);
+    if (s == CUBLAS_STATUS_SUCCESS) /* an address as aligned as those to come */
+        s = set_vector(m, lt, (void *)(uintptr_t)ALIGNMENT);
     return status(l, s, "a product");
 }
 
@@ -232,6 +270,11 @@ static int find_algorithms(struct matmul *m, const struct mgpu_library *l)
                                                  preference, ALGORITHMS, m->algorithm, &m->count);
     if (preference)
         l->lt.cublasLtMatmulPreferenceDestroy(preference);
+    int found = m->count;
+    m->count = 0;
+    for (int i = 0; i < found; i++)
+        if (m->algorithm[i].state == CUBLAS_STATUS_SUCCESS)
+            m->algorithm[m->count++] = m->algorithm[i];
     if (s == CUBLAS_STATUS_SUCCESS && m->count == 0)
         s = CUBLAS_STATUS_NOT_SUPPORTED;
     return status(l, s, "an algorithm");
@@ -265,17 +308,18 @@ static int candidates(struct mgpu_library_call *call)
 static int choose(struct mgpu_library_call *call, int candidate)
 {
     struct matmul *m = call->state;
-    m->chosen = candidate;
-    call->workspace = (int64_t)m->algorithm[candidate].workspaceSize;
+    m->chosen = candidate < 0 ? 0 : candidate;
+    call->workspace = (int64_t)m->algorithm[m->chosen].workspaceSize;
     return 0;
 }
 
 static void describe(struct matmul *m)
 {
     const struct product *p = &m->product;
-    int n = snprintf(m->words, sizeof m->words, "matmul %s %s %d %d %lld %lld %lld",
-                     mgpu_dtype_name(m->type[0]), mgpu_dtype_name(m->type[2]), p->transpose_a,
-                     p->transpose_b, (long long)p->m, (long long)p->n, (long long)p->k);
+    int n =
+        snprintf(m->words, sizeof m->words, "matmul %s %s epilogue %d %d %d %lld %lld %lld",
+                 mgpu_dtype_name(m->type[0]), mgpu_dtype_name(m->type[2]), (int)m->epilogue,
+                 p->transpose_a, p->transpose_b, (long long)p->m, (long long)p->n, (long long)p->k);
     for (int i = 0; i < p->axes; i++)
         n += snprintf(m->words + n, sizeof m->words - (size_t)n, ", %lld: %lld %lld",
                       (long long)p->axis[i].size, (long long)p->axis[i].step[0],
@@ -287,8 +331,10 @@ static int prepare(struct mgpu_library_call *call)
     struct matmul *m = mgpu_xcalloc(1, sizeof *m);
     call->state = m;
     m->product = product_of(call->node);
-    for (int k = 0; k < 3; k++)
-        m->type[k] = mgpu_library_operand(call->node, k)->type;
+    m->type[0] = call->node->input[0]->type;
+    m->type[1] = call->node->input[1]->type;
+    m->type[2] = call->node->output[0]->type;
+    m->epilogue = epilogue_of(call->node, &m->vector);
     describe(m);
     MGPU_TRY(make_desc(m, call->library));
     MGPU_TRY(make_layouts(m, call->library));
@@ -297,7 +343,7 @@ static int prepare(struct mgpu_library_call *call)
     if (m->count == 0)
         return 0;
     int known = mgpu_library_remembered(call->library, m->words);
-    return choose(call, known >= 0 && known < m->count ? known : 0);
+    return choose(call, known < m->count ? known : -1);
 }
 
 static int run(struct mgpu_library_call *call, void *stream, void *const *operand, void *workspace)
@@ -308,12 +354,14 @@ static int run(struct mgpu_library_call *call, void *stream, void *const *operan
     const double one_d = 1, zero_d = 0;
     bool twice = m->type[0] == MGPU_DOUBLE;
     int64_t calls = calls_of(&m->product), begin[3];
+    if (m->vector >= 0)
+        MGPU_TRY(status(l, set_vector(m, &l->lt, operand[m->vector]), "an epilogue"));
     for (int64_t c = 0; c < calls; c++) {
         begin_of(&m->product, c, begin);
         for (int k = 0; k < 3; k++)
             begin[k] *= (int64_t)mgpu_dtype_size(m->type[k]);
         char *a = (char *)operand[0] + begin[0], *b = (char *)operand[1] + begin[1],
-             *y = (char *)operand[2] + begin[2];
+             *y = (char *)operand[call->node->inputs] + begin[2];
         cublasStatus_t s = l->lt.cublasLtMatmul(
             l->lt_handle, m->desc, twice ? (const void *)&one_d : &one, b, m->b, a, m->a,
             twice ? (const void *)&zero_d : &zero, y, m->y, y, m->y, &m->algorithm[m->chosen].algo,
@@ -325,6 +373,8 @@ static int run(struct mgpu_library_call *call, void *stream, void *const *operan
 
 const struct mgpu_library_family mgpu_library_matmul = {
     .accepts = accepts,
+    .has_end = has_end,
+    .ask = prepare,
     .prepare = prepare,
     .release = release,
     .run = run,

@@ -12,7 +12,8 @@ void mgpu_cudnn_pointwise(struct mgpu_cudnn_graph *g, cudnnPointwiseMode_t mode,
         mgpu_cudnn_new(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "pointwise operation");
     MGPU_CUDNN_DESC(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, d);
     MGPU_CUDNN_DESC(g, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
-    MGPU_CUDNN_DESC(g, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
+    if (b)
+        MGPU_CUDNN_DESC(g, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
     MGPU_CUDNN_DESC(g, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
     mgpu_cudnn_operation(g, op, "pointwise operation");
 }

@@ -14,7 +14,7 @@ struct mgpu_cudnn_builder {
 /* Tables that end with a NULL op. */
 extern const struct mgpu_cudnn_builder mgpu_cudnn_conv[];
 
-/* The operation y = mode(x, b). */
+/* The operation y = mode(x, b); b NULL: y = mode(x). */
 void mgpu_cudnn_pointwise(struct mgpu_cudnn_graph *g, cudnnPointwiseMode_t mode,
                           cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
                           cudnnBackendDescriptor_t y);

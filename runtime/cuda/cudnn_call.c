@@ -1,8 +1,18 @@
-/* Nodes that cuDNN's graphs run. */
+/* Nodes that cuDNN's graphs run: convolutions, with a bias and a limit behind them. Generated
+ * kernels have the others, for these pass over memory as often, and cuDNN 9.19 has
+ *
+ *     pooling       engines for channels-last alone, indices of 8 bits for windows of some sizes
+ *     batch_norm    none with limits before the gradient, which would be a pass of its own
+ *     group_norm    one for whole rows, and none for what stands before and behind them
+ *     reduce        none for sums over all but the channels
+ *
+ * Statistics in a convolution's epilogue and a norm in its prologue have engines for float16 on
+ * both sides and for bfloat16 forward alone: backward would read what forward then never stores. */
 #include "runtime/base/status.h"
 #include "runtime/cuda/cudnn_build.h"
 #include "runtime/cuda/cudnn_plan.h"
 #include "runtime/cuda/library_private.h"
+#include "runtime/ops/conv.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +55,12 @@ static bool knows_operands(const struct mgpu_node *node)
 static bool accepts(const struct mgpu_node *node)
 {
     return builder_of(node) && knows_operands(node);
+}
+
+/* A limit of 0 behind a convolution. */
+static bool has_end(const struct mgpu_node *node)
+{
+    return node->op == &mgpu_op_conv && ((const struct mgpu_conv_attrs *)node->attrs)->relu;
 }
 
 static bool is_image(const struct mgpu_node *node, int i)
@@ -98,12 +114,29 @@ static void release(struct mgpu_library_call *call)
     free(s);
 }
 
-static int prepare(struct mgpu_library_call *call)
+static int build(struct mgpu_library_call *call)
 {
     struct state *s = call->state = mgpu_xcalloc(1, sizeof *s);
     mgpu_cudnn_graph_begin(&s->graph, &call->library->dnn);
     builder_of(call->node)->build(&s->graph, call->node);
-    MGPU_TRY(mgpu_cudnn_graph_end(&s->graph));
+    return mgpu_cudnn_graph_end(&s->graph);
+}
+
+static int ask(struct mgpu_library_call *call)
+{
+    struct mgpu_cudnn_rules rules = rules_of(call);
+    struct mgpu_cudnn_engines engines;
+    MGPU_TRY(build(call));
+    struct state *s = call->state;
+    MGPU_TRY(mgpu_cudnn_engines_find(&engines, &s->graph, &rules));
+    mgpu_cudnn_engines_free(&engines, &call->library->dnn);
+    return 0;
+}
+
+static int prepare(struct mgpu_library_call *call)
+{
+    MGPU_TRY(build(call));
+    struct state *s = call->state;
     int known = mgpu_library_remembered(call->library, s->graph.text);
     return known >= 0 && make_plan(call, known) == 0 ? 0 : make_plan(call, -1);
 }
@@ -149,6 +182,8 @@ static int run(struct mgpu_library_call *call, void *stream, void *const *operan
 const struct mgpu_library_family mgpu_library_cudnn = {
     .accepts = accepts,
     .is_image = is_image,
+    .has_end = has_end,
+    .ask = ask,
     .prepare = prepare,
     .release = release,
     .run = run,

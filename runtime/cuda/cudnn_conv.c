@@ -47,21 +47,26 @@ static void forward(struct mgpu_cudnn_graph *g, const struct mgpu_node *node,
     mgpu_cudnn_operation(g, op, "conv");
 }
 
-/* The bias is added in the convolution's epilogue. */
+/* Bias and relu are its epilogue: `steps` operations behind it, with a value between any two. */
 static void build_conv(struct mgpu_cudnn_graph *g, const struct mgpu_node *node)
 {
-    struct mgpu_cudnn_tensor y = mgpu_cudnn_image(node, node->inputs), sum = y;
-    if (node->inputs < 3 || !node->input[2]) {
-        forward(g, node, mgpu_cudnn_tensor(g, &y));
-        return;
+    const struct mgpu_conv_attrs *a = node->attrs;
+    struct mgpu_cudnn_tensor y = mgpu_cudnn_image(node, node->inputs), between = y;
+    bool bias = node->inputs > 2 && node->input[2];
+    int steps = bias + a->relu;
+    between.id = 0;
+    between.type = CUDNN_DATA_FLOAT;
+    cudnnBackendDescriptor_t last = mgpu_cudnn_tensor(g, steps ? &between : &y), next;
+    forward(g, node, last);
+    if (bias) {
+        struct mgpu_cudnn_tensor b = mgpu_cudnn_channels(node, 2, y.rank);
+        cudnnBackendDescriptor_t tb = mgpu_cudnn_tensor(g, &b);
+        next = mgpu_cudnn_tensor(g, --steps ? &between : &y);
+        mgpu_cudnn_pointwise(g, CUDNN_POINTWISE_ADD, last, tb, next);
+        last = next;
     }
-    struct mgpu_cudnn_tensor bias = mgpu_cudnn_channels(node, 2, y.rank);
-    sum.id = 0;
-    sum.type = CUDNN_DATA_FLOAT;
-    cudnnBackendDescriptor_t tsum = mgpu_cudnn_tensor(g, &sum), tbias = mgpu_cudnn_tensor(g, &bias),
-                             ty = mgpu_cudnn_tensor(g, &y);
-    forward(g, node, tsum);
-    mgpu_cudnn_pointwise(g, CUDNN_POINTWISE_ADD, tsum, tbias, ty);
+    if (a->relu)
+        mgpu_cudnn_pointwise(g, CUDNN_POINTWISE_RELU_FWD, last, NULL, mgpu_cudnn_tensor(g, &y));
 }
 
 static void build_input(struct mgpu_cudnn_graph *g, const struct mgpu_node *node)

@@ -79,6 +79,7 @@ static const struct mgpu_kernel *tables[] = {mgpu_library_kernels, generated, NU
 
 const struct mgpu_backend mgpu_backend_cuda = {.name = "cuda",
                                                .biases_apart = true,
+                                               .ends = true,
                                                .tables = tables,
                                                .blocked = tables,
                                                .blocks = mgpu_cuda_blocks};

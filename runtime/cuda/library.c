@@ -1,12 +1,9 @@
 #include "runtime/cuda/library_private.h"
 
 #include "runtime/base/status.h"
-#include "runtime/cuda/cache.h"
 #include "runtime/emit/last.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 static const struct mgpu_library_family *const families[] = {&mgpu_library_cudnn, &mgpu_library_rnn,
                                                              &mgpu_library_matmul, NULL};
@@ -79,9 +76,23 @@ static const struct mgpu_library_family *family_of(const struct mgpu_node *node)
     return NULL;
 }
 
-bool mgpu_library_accepts(const struct mgpu_node *node)
+static bool has_engine(struct mgpu_library *library, const struct mgpu_node *node,
+                       const struct mgpu_library_family *family)
 {
-    return knows_layouts(node) && family_of(node) != NULL;
+    struct mgpu_library_call *call = mgpu_xcalloc(1, sizeof *call);
+    *call = (struct mgpu_library_call){library, node, family, NULL, 0};
+    pthread_mutex_lock(&library->lock);
+    bool found = family->ask(call) == 0;
+    pthread_mutex_unlock(&library->lock);
+    mgpu_library_release(call);
+    return found;
+}
+
+bool mgpu_library_accepts(struct mgpu_library *library, const struct mgpu_node *node)
+{
+    const struct mgpu_library_family *family = knows_layouts(node) ? family_of(node) : NULL;
+    bool asks = family && family->has_end && family->has_end(node);
+    return family && (!asks || has_engine(library, node, family));
 }
 
 bool mgpu_library_tensor_cores(const struct mgpu_library *l, enum mgpu_dtype type)
@@ -105,6 +116,8 @@ int mgpu_library_prepare(struct mgpu_library_call **out, struct mgpu_library *li
     *call = (struct mgpu_library_call){library, node, family_of(node), NULL, 0};
     pthread_mutex_lock(&library->lock);
     int rc = call->family->prepare(call);
+    if (rc == 0 && library->dnn.handle)
+        rc = mgpu_library_tune(call);
     pthread_mutex_unlock(&library->lock);
     int64_t limit = library->options.workspace;
     if (rc == 0 && limit > 0 && call->workspace > limit)
@@ -138,59 +151,4 @@ int mgpu_library_run(struct mgpu_library_call *call, void *stream, void *const *
     char text[MGPU_VALUE_TEXT];
     return mgpu_prefix(call->family->run(call, stream, operand, workspace), "%s: %s",
                        mgpu_origin_text(text, &call->node->origin), call->node->op->name);
-}
-
-/* ---- Choices --------------------------------------------------------------------------------- */
-
-/* What a choice depends on besides the computation. */
-static char *key_of(const struct mgpu_library *l)
-{
-    char key[512];
-    const struct mgpu_library_options *o = &l->options;
-    snprintf(key, sizeof key, "%s, cuBLASLt %zu, tf32 %d exact %d deterministic %d workspace %lld",
-             l->dnn.key, l->lt.cublasLtGetVersion(), o->tf32, o->exact, o->deterministic,
-             (long long)o->workspace);
-    return mgpu_xstrdup(key);
-}
-
-int mgpu_library_remembered(const struct mgpu_library *l, const char *words)
-{
-    void *data;
-    size_t size;
-    char *key = key_of(l);
-    bool found = mgpu_cache_read(key, words, &data, &size);
-    free(key);
-    if (!found)
-        return -1;
-    int candidate = atoi(data);
-    free(data);
-    return candidate;
-}
-
-static void remember(const struct mgpu_library *l, const char *words, int candidate)
-{
-    char *key = key_of(l), text[16];
-    snprintf(text, sizeof text, "%d", candidate);
-    mgpu_cache_write(key, words, text, strlen(text) + 1);
-    free(key);
-}
-
-int mgpu_library_tune(struct mgpu_library_call *call,
-                      int (*time)(void *context, struct mgpu_library_call *call, double *ms),
-                      void *context)
-{
-    const struct mgpu_library_family *family = call->family;
-    int best = -1;
-    double least = INFINITY, ms;
-    if (!family->words || mgpu_library_remembered(call->library, family->words(call)) >= 0)
-        return 0;
-    for (int i = 0; i < family->candidates(call); i++)
-        if (family->choose(call, i) == 0 && time(context, call, &ms) == 0 && ms < least) {
-            least = ms;
-            best = i;
-        }
-    if (best < 0)
-        return mgpu_fail(MGPU_EUNSUPPORTED, "no candidate runs: %s", mgpu_error());
-    remember(call->library, family->words(call), best);
-    return family->choose(call, best);
 }

@@ -38,8 +38,9 @@ struct mgpu_library_options {
 int mgpu_library_open(struct mgpu_library **out, const struct mgpu_library_options *options);
 void mgpu_library_close(struct mgpu_library *library);
 
-/* Whether there is code for such a node; a library may still have no engine for its sizes. */
-bool mgpu_library_accepts(const struct mgpu_node *node);
+/* Whether there is code for such a node; a library may still have no engine for its sizes. Of a
+ * node that compilation gave an end (runtime/compile/finish.c) the library is asked. */
+bool mgpu_library_accepts(struct mgpu_library *library, const struct mgpu_node *node);
 
 /* Whether operand `i` (inputs, then outputs) of a node that is accepted should lie channels-last:
  * images and filters whose products tensor cores take. In strict float cuDNN's engines are made for
@@ -51,7 +52,8 @@ bool mgpu_library_channels_last(const struct mgpu_library *library, const struct
 bool mgpu_library_tensor_cores(const struct mgpu_library *library, enum mgpu_dtype type);
 
 /* Makes the plans. MGPU_EUNSUPPORTED: no engine, with the library's words: another kernel must run
- * the node. The node must outlive the call. */
+ * the node. The node must outlive the call. On a GPU candidates are timed, once for a computation,
+ * kind of GPU and version of the libraries: the fastest is remembered on disk (cache.h). */
 int mgpu_library_prepare(struct mgpu_library_call **out, struct mgpu_library *library,
                          const struct mgpu_node *node);
 void mgpu_library_release(struct mgpu_library_call *call);
@@ -63,13 +65,5 @@ int64_t mgpu_library_workspace(const struct mgpu_library_call *call);
  * `stream`: CUstream. */
 int mgpu_library_run(struct mgpu_library_call *call, void *stream, void *const *operand,
                      void *workspace);
-
-/* Times the candidates, keeps the fastest for this call, and remembers it on disk (cache.h) for
- * this computation, kind of GPU and version of the libraries. What is remembered is prepared from
- * the start, and not timed again. `time` runs the call as it is now (its workspace may have grown)
- * and gives milliseconds, or a negative code, which leaves that candidate out. */
-int mgpu_library_tune(struct mgpu_library_call *call,
-                      int (*time)(void *context, struct mgpu_library_call *call, double *ms),
-                      void *context);
 
 #endif

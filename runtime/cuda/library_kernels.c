@@ -14,7 +14,7 @@ void mgpu_library_enter(struct mgpu_library *library)
 
 static bool accepts(const struct mgpu_node *node)
 {
-    return current && mgpu_library_accepts(node);
+    return current && mgpu_library_accepts(current, node);
 }
 
 static int prepare(const struct mgpu_node *node, int threads, bool exact, void **state)
@@ -53,9 +53,8 @@ static int run(const struct mgpu_launch *l)
     }
 
 const struct mgpu_kernel mgpu_library_kernels[] = {
-    KERNEL("conv"), KERNEL("conv_grad_input"), KERNEL("conv_grad_weight"),
-    KERNEL("rnn"),  KERNEL("rnn_grad"),        KERNEL("matmul"),
-    {.op = NULL}};
+    KERNEL("conv"),     KERNEL("conv_grad_input"), KERNEL("conv_grad_weight"), KERNEL("rnn"),
+    KERNEL("rnn_grad"), KERNEL("matmul"),          KERNEL("matmul_sums"),      {.op = NULL}};
 
 /* ---- Layouts --------------------------------------------------------------------------------- */
 
@@ -85,7 +84,7 @@ bool mgpu_cuda_blocks(const struct mgpu_node *node, int *block, int64_t *hidden)
     *hidden = 0;
     if (!current || node->inputs == 0 || !node->input[0] || !for_tensor_cores(node))
         return false;
-    if (!mgpu_library_accepts(node))
+    if (!mgpu_library_accepts(current, node))
         return mgpu_emit_channels_last(node, block);
     for (int i = 0; i < node->inputs + node->outputs; i++) {
         const struct mgpu_value *v =

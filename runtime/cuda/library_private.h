@@ -28,18 +28,27 @@ struct mgpu_library_call {
 struct mgpu_library_family {
     bool (*accepts)(const struct mgpu_node *node);
     bool (*is_image)(const struct mgpu_node *node, int i); /* or a filter; NULL: none is */
-    int (*prepare)(struct mgpu_library_call *call);        /* state and workspace */
+    bool (*has_end)(const struct mgpu_node *node); /* attributes of finish.c's; NULL: none has */
+    int (*ask)(struct mgpu_library_call *call); /* only whether there is an engine; makes state */
+    int (*prepare)(struct mgpu_library_call *call); /* state and workspace */
     void (*release)(struct mgpu_library_call *call);
     int (*run)(struct mgpu_library_call *call, void *stream, void *const *operand, void *workspace);
 
     /* Choices: in words, all of what is computed; how many candidates there are at most; making the
-     * call use one. NULL: there is no choice. */
+     * call use one, or with -1 what the library expects most of. NULL: there is no choice. */
     const char *(*words)(struct mgpu_library_call *call);
     int (*candidates)(struct mgpu_library_call *call);
     int (*choose)(struct mgpu_library_call *call, int candidate);
 };
 
 extern const struct mgpu_library_family mgpu_library_cudnn, mgpu_library_rnn, mgpu_library_matmul;
+
+/* ---- library_tune.c ---- */
+
+/* Makes the call use its fastest candidate: the one that is remembered, or else each is run on
+ * memory of its own. Where nothing can be remembered the library's own choice stays, so that every
+ * run of a program makes the same. */
+int mgpu_library_tune(struct mgpu_library_call *call);
 
 /* The candidate that was the fastest for such a computation, on such a GPU; -1: nobody knows. */
 int mgpu_library_remembered(const struct mgpu_library *library, const char *words);

@@ -2,7 +2,7 @@
  * first, stably, by the place: then each place takes its share in the order of the indices, and the
  * result is always the same. An index out of range gives NaN (zero for integers). */
 #include "runtime/ops/gather.h"
-#include "runtime/emit/writer.h"
+#include "runtime/emit/order.h"
 
 #include <string.h>
 
@@ -126,112 +126,19 @@ static void emit_gather(struct mgpu_writer *w)
                mgpu_is_float(y->type) ? "NAN" : "0");
 }
 
-/* ---- Ordering entries by slot: radix sort, eight bits at a time, each pass stable --------------
- */
+/* ---- Sums and scatters ----------------------------------------------------------------------- */
 
-enum { CHUNK = 1024, DIGITS = 256, SCAN_THREADS = 256 };
-
-/* The workspace: u32 slots and entry numbers, twice, and counts of digits by chunk. */
-struct order {
-    int64_t entries, chunks, counts; /* counts: how many there are */
-    int passes;
-};
-
-static struct order order_of(const struct places *p)
-{
-    struct order o = {
-        .entries = p->entries, .chunks = (p->entries + CHUNK - 1) / CHUNK, .passes = 1};
-    while (o.passes < 4 &&
-           p->slots >> (8 * o.passes)) /* slot `slots` is for what is out of range */
-        o.passes++;
-    o.counts = o.chunks * DIGITS;
-    return o;
-}
-
-static int64_t order_bytes(const struct order *o)
-{
-    return (4 * o->entries + o->counts) * (int64_t)sizeof(uint32_t);
-}
-
-/* Which of the two pairs of arrays pass `pass` reads. */
-static void write_arrays(struct mgpu_writer *w, const struct order *o, int pass)
-{
-    long long n = o->entries;
-    mgpu_write(w, "    u32 *slot_of = (u32 *)work + %lldLL, *entry_of = slot_of + %lldLL;\n",
-               pass % 2 ? 2 * n : 0LL, n);
-    mgpu_write(w, "    u32 *next_slot = (u32 *)work + %lldLL, *next_entry = next_slot + %lldLL;\n",
-               pass % 2 ? 0LL : 2 * n, n);
-    mgpu_write(w, "    u32 *counts = (u32 *)work + %lldLL;\n", 4 * n);
-    mgpu_write(w, "    (void)slot_of, (void)entry_of, (void)next_slot, (void)next_entry, "
-                  "(void)counts;\n");
-}
-
-static void write_keys(struct mgpu_writer *w, const struct places *p, const struct order *o)
+/* Slots and numbers of the entries; slot `slots` is for what is out of range. */
+static void write_keys(struct mgpu_writer *w, const struct places *p,
+                       const struct mgpu_emit_order *o)
 {
     mgpu_write_kernel_each(w, p->entries);
-    write_arrays(w, o, 0);
+    mgpu_write_order_arrays(w, o, 0);
     mgpu_write(w, "    const u32 e = (u32)i;\n");
     write_slot(w, p);
     mgpu_write(w, "    slot_of[i] = ok ? (u32)slot : %lluu;\n    entry_of[i] = (u32)i;\n}\n",
                (unsigned long long)p->slots);
 }
-
-/* A block for each chunk, a thread for each digit, which goes through the chunk in order. */
-static void write_chunk(struct mgpu_writer *w, const struct order *o, int pass)
-{
-    mgpu_write_kernel(w, o->chunks, DIGITS, true);
-    write_arrays(w, o, pass);
-    mgpu_write(w,
-               "    __shared__ unsigned char digit[%d];\n    const i64 first = (i64)blockIdx.x * "
-               "%d;\n    const int n = %lldLL - first < %d ? (int)(%lldLL - first) : %d;\n",
-               CHUNK, CHUNK, (long long)o->entries, CHUNK, (long long)o->entries, CHUNK);
-    mgpu_write(w,
-               "    for (int k = threadIdx.x; k < n; k += %d)\n        digit[k] = (unsigned "
-               "char)(slot_of[first + k] >> %d);\n    __syncthreads();\n",
-               DIGITS, 8 * pass);
-    mgpu_write(w, "    const i64 at = (i64)threadIdx.x * %lld + blockIdx.x;\n",
-               (long long)o->chunks);
-}
-
-static void write_pass(struct mgpu_writer *w, const struct order *o, int pass)
-{
-    write_chunk(w, o, pass);
-    mgpu_write(w,
-               "    u32 count = 0;\n    for (int k = 0; k < n; k++)\n        count += digit[k] == "
-               "threadIdx.x;\n    counts[at] = count;\n}\n");
-    mgpu_write_kernel(w, 1, SCAN_THREADS, true);
-    write_arrays(w, o, pass);
-    long long each = (o->counts + SCAN_THREADS - 1) / SCAN_THREADS;
-    mgpu_write(w,
-               "    __shared__ u32 part[%d];\n    const i64 first = (i64)threadIdx.x * %lld;\n    "
-               "const i64 end = first + %lld < %lld ? first + %lld : %lld;\n    u32 own = 0;\n    "
-               "for (i64 k = first; k < end; k++)\n        own += counts[k];\n    "
-               "part[threadIdx.x] = own;\n    __syncthreads();\n",
-               SCAN_THREADS, each, each, (long long)o->counts, each, (long long)o->counts);
-    mgpu_write(
-        w,
-        "    for (u32 d = 1; d < %d; d *= 2) {\n        const u32 before = threadIdx.x >= d ? "
-        "part[threadIdx.x - d] : 0;\n        __syncthreads();\n        part[threadIdx.x] += "
-        "before;\n        __syncthreads();\n    }\n    u32 at = part[threadIdx.x] - own;\n",
-        SCAN_THREADS);
-    mgpu_write(
-        w, "    for (i64 k = first; k < end; k++) {\n        const u32 count = counts[k];\n      "
-           "  counts[k] = at;\n        at += count;\n    }\n}\n");
-    write_chunk(w, o, pass);
-    mgpu_write(w,
-               "    u32 to = counts[at];\n    for (int k = 0; k < n; k++)\n        if (digit[k] == "
-               "threadIdx.x) {\n            next_slot[to] = slot_of[first + k];\n            "
-               "next_entry[to++] = entry_of[first + k];\n        }\n}\n");
-}
-
-static void write_order(struct mgpu_writer *w, const struct places *p, const struct order *o)
-{
-    write_keys(w, p, o);
-    for (int pass = 0; pass < o->passes; pass++)
-        write_pass(w, o, pass);
-}
-
-/* ---- Sums and scatters ----------------------------------------------------------------------- */
 
 /* The result starts as zeros, or as the data. */
 static void write_start(struct mgpu_writer *w, bool data)
@@ -254,53 +161,53 @@ static const char *combine(int reduction, enum mgpu_dtype type)
                                                   : 2];
 }
 
-/* A thread for each entry and element of its run; the first entry of a slot does the slot's. */
-static void write_apply(struct mgpu_writer *w, const struct places *p, const struct order *o,
-                        int updates, int reduction)
+/* An index out of range: it is the last in order. */
+static void write_fault(struct mgpu_writer *w, const struct mgpu_emit_order *o)
 {
-    const struct mgpu_value *y = w->node->output[0];
-    const char *real = mgpu_compute_type(y->type), *name = combine(reduction, y->type);
-    mgpu_write_kernel_each(w, p->outer * p->entries * p->slice);
-    write_arrays(w, o, o->passes);
-    mgpu_write(w,
-               "    const i64 in = i %% %lld, outer = i / %lld;\n    u32 e = i / %lld %% %lld;\n",
-               (long long)p->slice, (long long)(p->slice * p->entries), (long long)p->slice,
-               (long long)p->entries);
-    mgpu_write(
-        w,
-        "    const u32 slot = slot_of[e];\n    if (slot == %lluu || (e > 0 && slot_of[e - 1] "
-        "== slot))\n        return;\n",
-        (unsigned long long)p->slots);
-    mgpu_write(
-        w, "    const i64 to = (outer * %lld + slot) * %lld + in;\n    %s a = LOAD_%s(y0, to);\n",
-        (long long)p->slots, (long long)p->slice, real, type_of(y));
-    mgpu_write(
-        w,
-        "    for (; e < %lld && slot_of[e] == slot; e++)\n        a = %s%sLOAD_%s(x%d, (outer "
-        "* %lld + entry_of[e]) * %lld + in)%s;\n    STORE_%s(y0, to, a);\n}\n",
-        (long long)p->entries, name, *name ? "(a, " : "", type_of(y), updates,
-        (long long)p->entries, (long long)p->slice, *name ? ")" : "", type_of(y));
-    if (!mgpu_is_float(y->type))
-        return;
     mgpu_write_kernel(w, 1, 32, false);
-    write_arrays(w, o, o->passes);
+    mgpu_write_order_arrays(w, o, o->passes);
     mgpu_write(w,
                "    if (threadIdx.x == 0 && slot_of[%lldLL] == %lluu)\n        STORE_%s(y0, 0, "
                "NAN);\n}\n",
-               (long long)p->entries - 1, (unsigned long long)p->slots, type_of(y));
+               (long long)o->entries - 1, (unsigned long long)o->slots,
+               type_of(w->node->output[0]));
+}
+
+/* Entries and elements of their slices, of `updates`. */
+static void write_apply(struct mgpu_writer *w, const struct places *p,
+                        const struct mgpu_emit_order *o, int updates, int reduction)
+{
+    const struct mgpu_value *y = w->node->output[0];
+    char declare[96], value[128], place[96];
+    long long slice = p->slice;
+    struct mgpu_emit_runs r = {.lanes = p->outer * p->slice,
+                               .declare = declare,
+                               .value = value,
+                               .place = place,
+                               .join = combine(reduction, y->type),
+                               .type = y->type};
+    int64_t at = (mgpu_emit_order_bytes(o) + 7) / 8 * 8;
+    snprintf(declare, sizeof declare, "const i64 in = lane %% %lld, outer = lane / %lld;", slice,
+             slice);
+    snprintf(value, sizeof value, "LOAD_%s(x%d, (outer * %lld + entry) * %lld + in)", type_of(y),
+             updates, (long long)p->entries, slice);
+    snprintf(place, sizeof place, "(outer * %lld + slot) * %lld + in", (long long)p->slots, slice);
+    w->result->workspace = at + mgpu_emit_runs_bytes(o, &r);
+    write_start(w, updates == 2);
+    write_keys(w, p, o);
+    mgpu_write_order(w, o);
+    mgpu_write_runs(w, o, &r, at);
+    if (mgpu_is_float(y->type))
+        write_fault(w, o);
 }
 
 static void write_indexed(struct mgpu_writer *w, const struct places *p, int updates, int reduction)
 {
-    struct order o = order_of(p);
-    bool data = updates == 2;
-    if (p->entries * p->slice > 0)
-        w->result->workspace = order_bytes(&o);
-    write_start(w, data);
+    struct mgpu_emit_order o = mgpu_emit_order_of(p->entries, p->slots);
     if (p->entries * p->slice == 0)
-        return;
-    write_order(w, p, &o);
-    write_apply(w, p, &o, updates, reduction);
+        write_start(w, updates == 2);
+    else
+        write_apply(w, p, &o, updates, reduction);
 }
 
 static void emit_grad(struct mgpu_writer *w)

@@ -67,6 +67,34 @@ static void write_load(struct mgpu_writer *w, int input, const char *tile, const
         (long long)k_stride);
 }
 
+/* sum[i][j] with what stands behind the product. */
+static void write_result(struct mgpu_writer *w)
+{
+    const struct mgpu_matmul_attrs *attrs = w->node->attrs;
+    const struct mgpu_value *bias = w->node->inputs > 2 ? w->node->input[2] : NULL;
+    mgpu_write(w, attrs->relu ? "larger%s(sum[i][j]" : "sum[i][j]",
+               mgpu_math_suffix(w->node->output[0]->type));
+    if (bias)
+        mgpu_write(w, " + LOAD_%s(x2, column + x + %d * j)", mgpu_dtype_name(bias->type),
+                   TILE / EACH);
+    if (attrs->relu)
+        mgpu_write(w, ", 0)");
+}
+
+/* A thread for each row of a, or column of b. */
+static void write_sums(struct mgpu_writer *w, const struct product *p)
+{
+    const struct mgpu_matmul_attrs *attrs = w->node->attrs;
+    bool a = attrs->sums == MGPU_SUMS_A;
+    mgpu_write_kernel_each(w, a ? p->m : p->n);
+    mgpu_write(w, "    %s sum = 0;\n    for (i64 k = 0; k < %lld; k++)\n", p->real,
+               (long long)p->k);
+    mgpu_write(w, "        sum += LOAD_%s(x%d, i * %lldLL + k * %lld);\n",
+               mgpu_dtype_name(w->node->input[!a]->type), !a,
+               (long long)(a ? p->a_row : p->b_column), (long long)(a ? p->a_k : p->b_k));
+    mgpu_write(w, "    STORE_%s(y1, i, sum);\n}\n", mgpu_dtype_name(w->node->output[1]->type));
+}
+
 static void emit(struct mgpu_writer *w)
 {
     struct product p = product_of(w->node);
@@ -101,13 +129,24 @@ static void emit(struct mgpu_writer *w)
         "    UNROLL\n    for (int i = 0; i < %d; i++) {\n        UNROLL\n        for (int j = 0; "
         "j < %d; j++)\n            if (row + y + %d * i < %lld && column + x + %d * j < %lld)\n"
         "                STORE_%s(y0, (batch * %lldLL + row + y + %d * i) * %lld + column + x + "
-        "%d * j, sum[i][j]);\n    }\n}\n",
+        "%d * j, ",
         EACH, EACH, TILE / EACH, (long long)p.m, TILE / EACH, (long long)p.n,
         mgpu_dtype_name(w->node->output[0]->type), (long long)p.m, TILE / EACH, (long long)p.n,
         TILE / EACH);
+    write_result(w);
+    mgpu_write(w, ");\n    }\n}\n");
+}
+
+static void emit_sums(struct mgpu_writer *w)
+{
+    struct product p = product_of(w->node);
+    emit(w);
+    if (w->node->output[1])
+        write_sums(w, &p);
 }
 
 const struct mgpu_emitter mgpu_emit_matmul[] = {
     {"matmul", NULL, emit},
+    {"matmul_sums", NULL, emit_sums},
     {NULL, NULL, NULL},
 };

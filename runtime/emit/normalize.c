@@ -182,6 +182,10 @@ static void emit_group_grad(struct mgpu_writer *w)
 
 /* ---- batch_norm: a block for each channel, then every element ---------------------------------
  *
+ * Three passes over memory forward, and five backward, with limits seven. cuDNN 9.19 has engines
+ * for the norm, a sum and relu behind it, which pass as often, and none for limits before the
+ * gradient.
+ *
  * Where neighbours are other channels, a thread for each channel and piece of its elements comes
  * first: it leaves its sums behind the channels' two numbers in the workspace, and the block of a
  * channel adds those up. */
@@ -322,51 +326,82 @@ static void write_arriving(struct mgpu_writer *w, const char *place)
                type_of(w->node->input[1]), place);
 }
 
-/* Opens the kernel of a channel with `name`, the mean of `term` over its elements x; before it,
- * where there are pieces, their kernel. `before`: what the loop over elements needs. */
-static void write_sum(struct mgpu_writer *w, const struct channels *c, const char *name,
-                      const char *before, const char *term)
+/* Mean and sum of squares about it of the elements so far, `n` of them, in one pass: Welford 1962.
+ */
+static void write_moments(struct mgpu_writer *w, const struct channels *c)
 {
-    const char *type = type_of(w->node->input[0]);
-    if (c->pieces) {
-        write_piece(w, c);
-        mgpu_write(w, "    %s%s sum = 0;\n", before, c->real);
-        write_piece_loop(w, c);
-        mgpu_write(w, "        const %s x = LOAD_%s(x0, at);\n        sum += %s;\n    }\n    ",
-                   c->real, type, term);
-        write_left(w, c, "i", 1, 0);
-        mgpu_write(w, " = sum;\n}\n");
-        write_channel(w, c);
-        mgpu_write(w, "    %s %s = 0;\n", c->real, name);
-        write_pieces(w, c, 1, &name);
-    } else {
-        write_channel(w, c);
-        mgpu_write(w, "    %s%s %s = 0;\n", before, c->real, name);
-        write_channel_loop(w, c);
-        mgpu_write(w, "        const %s x = LOAD_%s(x0, at);\n        %s += %s;\n    }\n", c->real,
-                   type, name, term);
+    mgpu_write(w, "        const %s x = LOAD_%s(x0, at), d = x - mean;\n", c->real,
+               type_of(w->node->input[0]));
+    mgpu_write(w, "        n += 1;\n        mean += d / n;\n        squares += d * (x - mean);\n"
+                  "    }\n");
+}
+
+static void write_no_moments(struct mgpu_writer *w, const struct channels *c)
+{
+    mgpu_write(w, "    %s n = 0, mean = 0, squares = 0;\n", c->real);
+}
+
+static void write_piece_moments(struct mgpu_writer *w, const struct channels *c)
+{
+    static const char *const names[] = {"mean", "squares"};
+    write_piece(w, c);
+    write_no_moments(w, c);
+    write_piece_loop(w, c);
+    write_moments(w, c);
+    for (int k = 0; k < 2; k++) {
+        mgpu_write(w, "    ");
+        write_left(w, c, "i", 2, k);
+        mgpu_write(w, " = %s;\n", names[k]);
     }
-    mgpu_write(w, "    %s = block_add%s(%s) / %lld;\n", name, c->suffix, name, (long long)c->count);
+    mgpu_write(w, "}\n");
+}
+
+/* Those of the pieces, joined: Chan, Golub and LeVeque 1979. */
+static void write_joined_moments(struct mgpu_writer *w, const struct channels *c)
+{
+    mgpu_write(w, "    for (u32 c = threadIdx.x; c < %lld; c += %d) {\n", (long long)c->pieces,
+               BATCH_THREADS);
+    mgpu_write(w, "        const i64 piece = (i64)c * %lld + lane;\n", (long long)c->channels);
+    mgpu_write(w, "        const %s more = (%s)((%lld - c - 1) / %lld + 1);\n", c->real, c->real,
+               (long long)c->count, (long long)c->pieces);
+    mgpu_write(w, "        const %s d = ", c->real);
+    write_left(w, c, "piece", 2, 0);
+    mgpu_write(w, " - mean, share = more / (n + more);\n        squares += ");
+    write_left(w, c, "piece", 2, 1);
+    mgpu_write(w, " + d * d * n * share;\n        mean += d * share;\n        n += more;\n"
+                  "    }\n");
+}
+
+/* The kernel of a channel up to its `mean` and `variance`. */
+static void write_channel_moments(struct mgpu_writer *w, const struct channels *c)
+{
+    if (c->pieces)
+        write_piece_moments(w, c);
+    write_channel(w, c);
+    write_no_moments(w, c);
+    if (c->pieces) {
+        write_joined_moments(w, c);
+    } else {
+        write_channel_loop(w, c);
+        write_moments(w, c);
+    }
+    mgpu_write(w, "    const %s own = mean;\n    mean = block_add%s(n * mean) / %lld;\n", c->real,
+               c->suffix, (long long)c->count);
+    mgpu_write(w, "    const %s variance = block_add%s(squares + n * (own - mean) * (own - mean))",
+               c->real, c->suffix);
+    mgpu_write(w, " / %lld;\n", (long long)c->count);
 }
 
 static void emit_batch(struct mgpu_writer *w)
 {
     struct channels c = channels_of(w->node);
-    char before[96];
-    set_workspace(w, &c, 1);
-    write_sum(w, &c, "mean", "", "x");
+    set_workspace(w, &c, 2);
+    write_channel_moments(w, &c);
     mgpu_write(w, "    if (threadIdx.x == 0) {\n        ((%s *)work)[2 * lane] = mean;\n", c.real);
-    write_output(w, 1, "lane", "mean");
-    mgpu_write(w, "    }\n}\n");
-    snprintf(before, sizeof before, "const %s mean = ((%s *)work)[2 * lane];\n    ", c.real,
-             c.real);
-    write_sum(w, &c, "variance", before, "(x - mean) * (x - mean)");
-    mgpu_write(w,
-               "    if (threadIdx.x == 0) {\n        ((%s *)work)[2 * lane + 1] = 1 / "
-               "sqrt%s(variance + ",
-               c.real, c.suffix);
+    mgpu_write(w, "        ((%s *)work)[2 * lane + 1] = 1 / sqrt%s(variance + ", c.real, c.suffix);
     write_epsilon(w);
     mgpu_write(w, ");\n");
+    write_output(w, 1, "lane", "mean");
     write_output(w, 2, "lane", "variance");
     mgpu_write(w, "    }\n}\n");
     write_elements(w, &c);

@@ -148,6 +148,71 @@ DEVICE i64 source_reflect(i64 at, i64 low, i64 high)
     return inside_or(low + (turn < n ? turn : 2 * (n - 1) - turn));
 }
 
+/* grid_sample along an axis of n elements: where a coordinate g lies, -1 to 1 being the ends; where
+ * padding moves that (0: nowhere, 1: to the border, 2: mirrored); then the elements that a place
+ * takes (-1: none), their weights and the weights' derivatives by g. */
+#define GRID(type, s) \
+DEVICE type grid_place##s(type g, int n, int align, type *slope) \
+{ \
+    *slope = (type)(align ? n - 1 : n) / 2; \
+    return !(g - g == 0) ? -100 : align ? (g + 1) / 2 * (n - 1) : ((g + 1) * n - 1) / 2; \
+} \
+DEVICE type grid_mirror##s(type x, int n, int align, type *slope) \
+{ \
+    const type low = align ? 0 : (type)-0.5, span = (type)(align ? n - 1 : n); \
+    const type away = fabs##s(x - low), rest = span > 0 ? fmod##s(away, span) : 0; \
+    const int turned = span > 0 && fmod##s(nearbyint##s((away - rest) / span), 2) != 0; \
+    *slope *= span > 0 ? ((x < low) != turned ? -1 : 1) : 0; \
+    return span > 0 ? low + (turned ? span - rest : rest) : 0; \
+} \
+DEVICE type grid_pad##s(type x, int n, int align, int padding, type *slope) \
+{ \
+    const type y = padding == 2 ? grid_mirror##s(x, n, align, slope) : x; \
+    if (padding == 0 || (y > 0 && y < n - 1)) \
+        return y; \
+    *slope = 0; \
+    return y <= 0 ? 0 : (type)(n - 1); \
+} \
+DEVICE int grid_index##s(type x, int n) { return x >= 0 && x <= n - 1 ? (int)x : -1; } \
+DEVICE void grid_nearest##s(type g, int n, int align, int padding, int *at, type *weight, \
+                            type *slope) \
+{ \
+    const type x = grid_pad##s(grid_place##s(g, n, align, slope), n, align, padding, slope); \
+    at[0] = grid_index##s(nearbyint##s(x), n); \
+    weight[0] = 1; \
+    slope[0] = 0; \
+} \
+DEVICE void grid_linear##s(type g, int n, int align, int padding, int *at, type *weight, \
+                           type *slope) \
+{ \
+    type d; \
+    const type place = grid_place##s(g, n, align, &d); \
+    const type x = grid_pad##s(place, n, align, padding, &d), from = floor##s(x); \
+    at[0] = grid_index##s(from, n); \
+    at[1] = grid_index##s(from + 1, n); \
+    weight[0] = 1 - (x - from); \
+    weight[1] = x - from; \
+    slope[0] = -d; \
+    slope[1] = d; \
+} \
+DEVICE void grid_cubic##s(type g, int n, int align, int padding, int *at, type *weight, \
+                          type *slope) \
+{ \
+    type d, none = 0; \
+    const type x = grid_place##s(g, n, align, &d), from = floor##s(x), a = (type)-0.75; \
+    UNROLL \
+    for (int i = 0; i < 4; i++) { \
+        const type t = x - from - (i - 1), u = fabs##s(t); \
+        const int inner = i == 1 || i == 2; \
+        weight[i] = inner ? ((a + 2) * u - (a + 3)) * u * u + 1 \
+                          : ((a * u - 5 * a) * u + 8 * a) * u - 4 * a; \
+        slope[i] = (inner ? (3 * (a + 2) * u - 2 * (a + 3)) * u \
+                          : (3 * a * u - 10 * a) * u + 8 * a) * (t < 0 ? -d : d); \
+        at[i] = grid_index##s(grid_pad##s(from + (i - 1), n, align, padding, &none), n); \
+    } \
+}
+GRID(float, f) GRID(double, )
+
 /* Philox4x32: ten rounds of multiply and exchange. */
 struct philox { u32 word[4]; };
 DEVICE struct philox philox(struct philox c, u32 key0, u32 key1)

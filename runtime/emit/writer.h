@@ -34,11 +34,13 @@ extern const struct mgpu_emitter mgpu_emit_indexed[];
 extern const struct mgpu_emitter mgpu_emit_matmul[];
 extern const struct mgpu_emitter mgpu_emit_sort[];
 extern const struct mgpu_emitter mgpu_emit_resize[];
-extern const struct mgpu_emitter mgpu_emit_pool[];
+extern const struct mgpu_emitter mgpu_emit_det[];
+extern const struct mgpu_emitter mgpu_emit_grid[];
 
 /* These know images that lie channels-last; the others get plain nodes. */
 extern const struct mgpu_emitter mgpu_emit_pool[];
 extern const struct mgpu_emitter mgpu_emit_batch_norm[];
+extern const struct mgpu_emitter mgpu_emit_conv[];
 
 void mgpu_write(struct mgpu_writer *w, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

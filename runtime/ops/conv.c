@@ -230,6 +230,8 @@ static int conv_gradient(struct mgpu_graph *g, const struct mgpu_node *node,
 {
     struct mgpu_value *x = node->input[0], *w = node->input[1];
     bool bias = node->inputs > 2 && wanted[2];
+    if (attrs_of(node)->relu)
+        return mgpu_gradient_none(g, node, dy, wanted, dx);
     if (wanted[1] && bias)
         MGPU_TRY(conv_gradient_weights(g, node, dy[0], dx));
     else if (wanted[1] && !(dx[1] = grad_weight(g, node, x, dy[0], w)))
@@ -392,6 +394,7 @@ static const struct mgpu_attr attrs[] = {
     {FIELD(INTS, after), .length = MGPU_MAX_SPATIAL},
     {FIELD(INT, group)},
     {FIELD(INTS, size), .length = MGPU_MAX_SPATIAL},
+    {FIELD(BOOL, relu)},
     {.name = NULL},
 };
 

@@ -5,8 +5,9 @@
  *     conv_grad_weight(x, dy) -> dw [O,C/group,K...], dbias [O]?
  *
  * T = (S + before + after - dilation*(K-1) - 1) / stride + 1. Pads may not be negative.
- * ConvTranspose(X, W [C,O/group,K...]) is conv_grad_input(dy = X, w = W): its `input_dims` are the
- * output's spatial sizes; a bias is added by a pointwise node.
+ * With `relu`, which compilation sets, never a gradient (runtime/compile/finish.c), what is below 0
+ * in y then becomes 0. ConvTranspose(X, W [C,O/group,K...]) is conv_grad_input(dy = X, w = W): its
+ * `input_dims` are the output's spatial sizes; a bias is added by a pointwise node.
  */
 #ifndef MGPU_OPS_CONV_H
 #define MGPU_OPS_CONV_H
@@ -22,6 +23,7 @@ struct mgpu_conv_attrs {
     int64_t group;
     int64_t
         size[MGPU_MAX_SPATIAL]; /* conv: unused (0). conv_grad_input: S of x. conv_grad_weight: K */
+    bool relu;
 };
 
 extern const struct mgpu_op mgpu_op_conv, mgpu_op_conv_grad_input, mgpu_op_conv_grad_weight;

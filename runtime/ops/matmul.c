@@ -70,7 +70,20 @@ static int shape(const struct mgpu_node *node)
         MGPU_TRY(batch_dim(node, axis, rank, &dims[axis]));
     dims[rank - 2] = a->dims[outer_axis(node, 0)];
     dims[rank - 1] = b->dims[outer_axis(node, 1)];
+    if (node->inputs > 2 && node->input[2] &&
+        mgpu_value_count(node->input[2]) != dims[rank - 1].value)
+        return mismatch(node, "the bias has another size");
     mgpu_shape_set(node, 0, type ? type : a->type, rank, dims);
+    return 0;
+}
+
+static int sums_shape(const struct mgpu_node *node)
+{
+    MGPU_TRY(shape(node));
+    const struct mgpu_value *y = node->output[0];
+    if (node->input[0]->rank != 2 || node->input[1]->rank != 2)
+        return mismatch(node, "sums are of one product");
+    mgpu_shape_set(node, 1, y->type, 1, &y->dims[attrs_of(node)->sums == MGPU_SUMS_B]);
     return 0;
 }
 
@@ -110,6 +123,8 @@ static struct mgpu_value *gradient_b(struct mgpu_graph *g, const struct mgpu_nod
 static int gradient(struct mgpu_graph *g, const struct mgpu_node *node,
                     struct mgpu_value *const *dy, const bool *wanted, struct mgpu_value **dx)
 {
+    if (node->inputs > 2 || attrs_of(node)->relu)
+        return mgpu_gradient_none(g, node, dy, wanted, dx);
     if (wanted[0] && !(dx[0] = gradient_a(g, node, dy[0])))
         return mgpu_build_error();
     if (wanted[1] && !(dx[1] = gradient_b(g, node, dy[0])))
@@ -188,20 +203,20 @@ static enum mgpu_split_answer split(const struct mgpu_node *node, const struct m
     return MGPU_SPLIT_OK;
 }
 
+static const char *const sums[] = {"a", "b", NULL};
+
 #define FIELD(field, which)                                                                        \
-    .name = #field, .kind = which, .offset = offsetof(struct mgpu_matmul_attrs, field)
+    .name = #field, .kind = MGPU_ATTR_##which, .offset = offsetof(struct mgpu_matmul_attrs, field)
 
 static const struct mgpu_attr attrs[] = {
-    {FIELD(transpose_a, MGPU_ATTR_BOOL)},
-    {FIELD(transpose_b, MGPU_ATTR_BOOL)},
-    {FIELD(type, MGPU_ATTR_TYPE)},
-    {.name = NULL},
+    {FIELD(transpose_a, BOOL)}, {FIELD(transpose_b, BOOL)},         {FIELD(type, TYPE)},
+    {FIELD(relu, BOOL)},        {FIELD(sums, ENUM), .names = sums}, {.name = NULL},
 };
 
 const struct mgpu_op mgpu_op_matmul = {
     .name = "matmul",
     .min_inputs = 2,
-    .max_inputs = 2,
+    .max_inputs = 3,
     .outputs = 1,
     .attrs_size = sizeof(struct mgpu_matmul_attrs),
     .attrs = attrs,
@@ -214,4 +229,23 @@ const struct mgpu_op mgpu_op_matmul = {
     .layouts = mgpu_layouts_plain,
     .cost = cost,
     .split = split,
+};
+
+/* Made after the plan: nobody asks how it splits. */
+const struct mgpu_op mgpu_op_matmul_sums = {
+    .name = "matmul_sums",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .outputs = 2,
+    .flags = MGPU_OP_GRADIENT_ONLY,
+    .attrs_size = sizeof(struct mgpu_matmul_attrs),
+    .attrs = attrs,
+    .shape = sums_shape,
+    .gradient = mgpu_gradient_none,
+    .saved = mgpu_saved_nothing,
+    .alias = mgpu_alias_none,
+    .workspace = mgpu_workspace_none,
+    .layouts = mgpu_layouts_plain,
+    .cost = cost,
+    .split = mgpu_split_replicated,
 };

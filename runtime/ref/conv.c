@@ -28,6 +28,7 @@ struct conv {
     int64_t group, samples;
     int64_t out_channels, in_channels; /* of one group: O/group and C/group */
     int64_t kernel, positions;         /* products over the axes */
+    bool relu;
 };
 
 static int64_t product(const int64_t *sizes)
@@ -160,9 +161,11 @@ static void store_other(const void *context, int64_t group, struct mgpu_span i, 
     for (int r = 0; r < i.count; r++) {
         int64_t channel = group * (y->dims[1] / c->group) + i.first + r;
         double bias = c->bias ? mgpu_ref_get(c->bias->data, c->bias->type, channel) : 0;
-        for (int p = 0; p < j.count; p++)
+        for (int p = 0; p < j.count; p++) {
+            double v = tile[r * MGPU_TILE_N + p] + bias;
             mgpu_ref_set(y->data, y->type, other_index(c, group, i.first + r, j.first + p),
-                         tile[r * MGPU_TILE_N + p] + bias);
+                         c->relu && v < 0 ? 0 : v);
+        }
     }
 }
 
@@ -188,6 +191,7 @@ static int run_conv(const struct mgpu_launch *l)
     struct conv c = conv_of(l, &l->in[0], &l->out[0], &l->in[1], false);
     if (l->inputs > 2 && l->in[2].data)
         c.bias = &l->in[2];
+    c.relu = ((const struct mgpu_conv_attrs *)l->node->attrs)->relu;
     struct mgpu_gemm gemm = {.batch = c.group,
                              .m = c.out_channels,
                              .n = c.samples * c.positions,

@@ -8,6 +8,8 @@ struct matmul {
     int64_t m, n, k;
     struct mgpu_matrix a, b, c; /* of the first product of the batch */
     int64_t stride_a[MGPU_MAX_RANK], stride_b[MGPU_MAX_RANK]; /* along y's axes; 0: broadcast */
+    const struct mgpu_tensor *bias;                           /* NULL: none */
+    bool relu;
 };
 
 /* Strides of an operand along the batch axes of y. */
@@ -38,6 +40,8 @@ static struct matmul matmul_of(const struct mgpu_launch *l)
     p.c = matrix(y, false);
     batch_strides(a, y->rank, p.stride_a);
     batch_strides(b, y->rank, p.stride_b);
+    p.bias = l->inputs > 2 && l->in[2].data ? &l->in[2] : NULL;
+    p.relu = attrs->relu;
     return p;
 }
 
@@ -72,8 +76,28 @@ static void store(const void *context, int64_t batch, struct mgpu_span i, struct
 {
     const struct matmul *p = context;
     struct mgpu_matrix c = p->c;
+    double ended[MGPU_TILE_M * MGPU_TILE_N];
+    for (int r = 0; r < i.count; r++)
+        for (int k = 0; k < j.count; k++) {
+            double v = tile[r * MGPU_TILE_N + k];
+            v += p->bias ? mgpu_ref_get(p->bias->data, p->bias->type, j.first + k) : 0;
+            ended[r * MGPU_TILE_N + k] = p->relu && v < 0 ? 0 : v;
+        }
     c.offset = batch * p->m * p->n;
-    mgpu_matrix_store(&c, i, j, tile, false);
+    mgpu_matrix_store(&c, i, j, ended, false);
+}
+
+/* Rows or columns of the first matrix, as the product sums over them. */
+static void sum(const struct matmul *p, const struct mgpu_tensor *out, bool of_a)
+{
+    int64_t count = of_a ? p->m : p->n;
+    for (int64_t i = 0; i < count; i++) {
+        double total = 0;
+        for (int64_t k = 0; k < p->k; k++)
+            total += of_a ? mgpu_ref_get(p->a.data, p->a.type, i * p->a.row + k * p->a.column)
+                          : mgpu_ref_get(p->b.data, p->b.type, k * p->b.row + i * p->b.column);
+        mgpu_ref_set(out->data, out->type, i, total);
+    }
 }
 
 static uint64_t load_int(const struct mgpu_matrix *from, int64_t i, int64_t j)
@@ -113,7 +137,17 @@ static int run(const struct mgpu_launch *l)
     return 0;
 }
 
+static int run_sums(const struct mgpu_launch *l)
+{
+    const struct mgpu_matmul_attrs *attrs = l->node->attrs;
+    struct matmul p = matmul_of(l);
+    if (l->out[1].data)
+        sum(&p, &l->out[1], attrs->sums == MGPU_SUMS_A);
+    return run(l);
+}
+
 const struct mgpu_kernel mgpu_ref_matmul[] = {
     {.op = "matmul", .name = "ref", .run = run},
+    {.op = "matmul_sums", .name = "ref", .run = run_sums},
     {.op = NULL},
 };

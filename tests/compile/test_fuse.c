@@ -7,6 +7,7 @@
 #include "runtime/ops/build.h"
 #include "runtime/ops/comm.h"
 #include "runtime/ops/conv.h"
+#include "runtime/ops/matmul.h"
 #include "runtime/ops/normalize.h"
 #include "runtime/ops/pointwise.h"
 #include "runtime/ops/pool.h"
@@ -351,6 +352,96 @@ static void test_norms(void)
     CHECK(left_of(g, relu(g, a)) == 1); /* forward */
 }
 
+/* ---- Behind a product ------------------------------------------------------------------------ */
+
+static struct mgpu_value *bias(struct mgpu_graph *g, const char *name, int64_t count)
+{
+    struct mgpu_dim dims[] = {mgpu_dim_const(count)};
+    return mgpu_graph_parameter(g, name, MGPU_WEIGHT, g->float_type, 1, dims);
+}
+
+/* Ends in `y`; what the rewrites leave, with all values as before. */
+static void finish(struct mgpu_graph *g, struct mgpu_value *y)
+{
+    double before[4096], after[4096];
+    struct mgpu_value *loss = mgpu_softmax(g, y, 1, true);
+    loss = mgpu_reduce(g, MGPU_REDUCE_SUM, loss, (1 << loss->rank) - 1, false);
+    mgpu_graph_output(g, "loss", loss);
+    CHECK_OK(mgpu_gradient(g, loss, false));
+    fuse(g);
+    int n = evaluate(g, before);
+    mgpu_finish_products(g, &mgpu_backend_ref);
+    CHECK(n > 0 && evaluate(g, after) == n);
+    for (int i = 0; i < n; i++)
+        CHECK_NEAR(after[i], before[i], 1e-12);
+}
+
+static int forward_pointwise(const struct mgpu_graph *g)
+{
+    int n = 0;
+    for (int i = 0; i < g->node_count; i++)
+        n += g->nodes[i]->op == &mgpu_op_pointwise && g->nodes[i]->origin.role == MGPU_FORWARD;
+    return n;
+}
+
+static struct mgpu_value *dense(struct mgpu_graph *g, struct mgpu_value *x, const char *w,
+                                const char *b)
+{
+    struct mgpu_value *y = mgpu_matmul(g, x, false, weight(g, w, COLUMNS, COLUMNS), false);
+    return mgpu_add(g, y, bias(g, b, COLUMNS));
+}
+
+/* Biases and relu are the products', and so are the biases' gradients. */
+static void test_dense(void)
+{
+    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
+    struct mgpu_value *h = relu(g, dense(g, matrix(g, "x", ROWS, COLUMNS), "w1", "b1"));
+    finish(g, dense(g, h, "w2", "b2"));
+    CHECK(forward_pointwise(g) == 0 && count_of(g, &mgpu_op_matmul_sums) == 2);
+    mgpu_graph_free(g);
+}
+
+/* Rows of sequences: the gradients flatten what the bias's gradient sums as it is. */
+static void test_sequences(void)
+{
+    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
+    struct mgpu_dim dims[] = {mgpu_dim_const(2), mgpu_dim_const(3), mgpu_dim_const(COLUMNS)};
+    struct mgpu_value *x = mgpu_graph_input(g, "x", g->float_type, 3, dims);
+    finish(g, relu(g, dense(g, x, "w", "b")));
+    CHECK(forward_pointwise(g) == 0 && count_of(g, &mgpu_op_matmul_sums) == 1);
+    mgpu_graph_free(g);
+}
+
+/* What others read, or what is limited elsewhere, stays. */
+static void test_kept_products(void)
+{
+    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
+    struct mgpu_value *x = matrix(g, "x", ROWS, COLUMNS);
+    struct mgpu_value *y = mgpu_matmul(g, x, false, weight(g, "w", COLUMNS, COLUMNS), false);
+    mgpu_graph_output(g, "y", y);
+    finish(g, relu(g, y));
+    CHECK(forward_pointwise(g) == 1);
+    mgpu_graph_free(g);
+    g = new_graph(MGPU_DOUBLE);
+    finish(g, clip(g, dense(g, matrix(g, "x", ROWS, COLUMNS), "w", "b")));
+    CHECK(forward_pointwise(g) == 1);
+    mgpu_graph_free(g);
+}
+
+static void test_convolution(void)
+{
+    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
+    const struct mgpu_conv_attrs attrs = {
+        .spatial = 1, .stride = {1}, .dilation = {1}, .before = {1}, .after = {1}, .group = 1};
+    struct mgpu_dim dims[] = {mgpu_dim_const(4), mgpu_dim_const(2), mgpu_dim_const(3)};
+    struct mgpu_value *w = mgpu_graph_parameter(g, "w", MGPU_WEIGHT, g->float_type, 3, dims), *y;
+    struct mgpu_value *in[] = {image(g, "x"), w, bias(g, "b", 4)};
+    CHECK_OK(mgpu_graph_node(g, &mgpu_op_conv, &attrs, 3, in, 1, &y));
+    finish(g, relu(g, y));
+    CHECK(forward_pointwise(g) == 0);
+    mgpu_graph_free(g);
+}
+
 /* ---- What a plan needs ----------------------------------------------------------------------- */
 
 static struct mgpu_value *all_reduce(struct mgpu_graph *g, struct mgpu_value *v)
@@ -551,6 +642,10 @@ int main(void)
     test_share_passes();
     test_outputs();
     test_norms();
+    test_dense();
+    test_sequences();
+    test_kept_products();
+    test_convolution();
     test_biases();
     test_pool_first();
     test_communication();

@@ -6,8 +6,7 @@
  * just that runs, in a hostile order that the events allow, generated kernels on emulated blocks
  * and threads. So a missing event gives a complaint and a wrong number.
  *
- * Operators that no kernel is generated for, which NVIDIA's libraries run on a GPU, run by `ref`
- * here.
+ * Convolutions and recurrent layers, which cuDNN runs on a GPU, run by `ref` here.
  */
 #ifndef MGPU_TESTS_CUDA_DOUBLE_H
 #define MGPU_TESTS_CUDA_DOUBLE_H

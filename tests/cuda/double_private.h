@@ -101,6 +101,7 @@ struct double_gpu {
     struct block *blocks;
     uint64_t seed;
     int complaints, drop;
+    float elapsed; /* what lies between any two events, in milliseconds */
     bool no_capture;
     int sm, kernels, registers;
     char complaint[512];

@@ -1,13 +1,17 @@
 /* A call of cuDNN's: what it is given when it runs, that it is bound again only when operands have
- * moved, that the fastest candidate is kept on disk and found again; and what is refused. cuDNN's
- * plans are real, running them and the time they take are not. */
+ * moved, that candidates are timed once, on memory of their own, and the fastest is kept on disk
+ * and found again; and what is refused. cuDNN's plans are real, running them and the time they take
+ * are not: that is the double's (double.h). */
 #include "runtime/cuda/library_private.h"
 #include "runtime/ops/build.h"
 #include "runtime/ops/conv.h"
+#include "tests/cuda/double_private.h"
 #include "tests/test.h"
 
 #include <dirent.h>
 #include <unistd.h>
+
+enum { TEXT = 1 << 16 };
 
 static char folder[] = "/tmp/mgpu-library-XXXXXX";
 
@@ -15,10 +19,15 @@ static char folder[] = "/tmp/mgpu-library-XXXXXX";
  */
 
 static struct {
-    int runs;
+    int runs, plans;
     void *pack, *workspace, *data[8];
     int64_t id[8], count;
+    CUstream stream;
 } given;
+
+/* The third candidate is the fastest, the second does not run. */
+static const float times[] = {0, 10, 1, 5, 7, 7, 0};
+static const struct mgpu_node *timed; /* NULL: calls only note what they are given */
 
 static __typeof__(&cudnnBackendSetAttribute) set;
 
@@ -31,7 +40,27 @@ static cudnnStatus_t note(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_
         memcpy(given.data, values, sizeof *given.data * (size_t)count);
     if (name == CUDNN_ATTR_VARIANT_PACK_WORKSPACE)
         given.workspace = *(void *const *)values;
+    given.plans += name == CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG;
     return set(d, name, type, count, values);
+}
+
+/* The double runs the node where the operands lie, and knows what memory there is. */
+static void run_on_double(void)
+{
+    struct work w = {.kind = REF, .ref.node = timed};
+    struct accesses a = {.count = 5};
+    for (int64_t i = 0; i < given.count; i++) {
+        int operand = (int)given.id[i] - 1;
+        int64_t bytes = mgpu_value_bytes(mgpu_library_operand(timed, operand));
+        a.at[i] = (struct mgpu_cuda_access){(CUdeviceptr)given.data[i], bytes, operand == 3};
+        if (operand < 3)
+            w.ref.in[operand] = given.data[i];
+        else
+            w.ref.out[0] = given.data[i];
+    }
+    a.at[4] = (struct mgpu_cuda_access){(CUdeviceptr)given.workspace, 1, true};
+    double_submit(given.stream, &w, &a);
+    double_gpu.elapsed = times[given.plans - 1];
 }
 
 static cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
@@ -41,12 +70,17 @@ static cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan
     CHECK(plan && pack);
     given.runs++;
     given.pack = pack;
+    if (timed && given.plans == 3)
+        return CUDNN_STATUS_EXECUTION_FAILED;
+    if (timed)
+        run_on_double();
     return CUDNN_STATUS_SUCCESS;
 }
 
 static cudnnStatus_t set_stream(cudnnHandle_t handle, cudaStream_t stream)
 {
-    (void)handle, (void)stream;
+    (void)handle;
+    given.stream = stream;
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -115,33 +149,40 @@ static void check_run(struct mgpu_library *l, const struct mgpu_node *node)
 /* ---- Choices -----------------------------------------------------------------------------------
  */
 
-/* The third candidate is the fastest, the second does not run. */
-static int time_of(void *context, struct mgpu_library_call *call, double *ms)
-{
-    static const double times[] = {10, 1, 5, 7, 7};
-    int *asked = context;
-    (void)call;
-    *ms = times[*asked];
-    return (*asked)++ == 1 ? -1 : 0;
-}
-
-static void check_tuning(struct mgpu_library *l, const struct mgpu_node *node)
+static int64_t prepare(struct mgpu_library *l, const struct mgpu_node *node, char *words)
 {
     struct mgpu_library_call *call;
-    int asked = 0;
+    given.plans = given.runs = 0;
     CHECK_OK(mgpu_library_prepare(&call, l, node));
-    const char *words = call->family->words(call);
-    CHECK(mgpu_library_remembered(l, words) == -1);
-    CHECK_OK(mgpu_library_tune(call, time_of, &asked));
-    CHECK(asked == 5 && mgpu_library_remembered(l, words) == 2);
-    asked = 0;
-    CHECK_OK(mgpu_library_tune(call, time_of, &asked));
-    CHECK(asked == 0);
+    snprintf(words, TEXT, "%s", call->family->words(call));
     int64_t workspace = mgpu_library_workspace(call);
     mgpu_library_release(call);
-    CHECK_OK(mgpu_library_prepare(&call, l, node)); /* from the start */
-    CHECK(mgpu_library_workspace(call) == workspace);
-    mgpu_library_release(call);
+    CHECK_(!double_complaints(), "%s", double_complaint());
+    return workspace;
+}
+
+/* As on a GPU: the library's handle is never looked at. */
+static void check_tuning(struct mgpu_library *l, const struct mgpu_node *node)
+{
+    static char words[TEXT];
+    double_begin(1, INT64_C(1) << 30);
+    l->driver = double_driver;
+    l->dnn.handle = (cudnnHandle_t)l;
+    timed = node;
+    prepare(l, node, words); /* there is no folder: nothing is timed */
+    CHECK(given.plans == 1 && given.runs == 0 && mgpu_library_remembered(l, words) == -1);
+    setenv("MGPU_CACHE", folder, 1);
+    double_gpu.bytes = 1 << 10;
+    prepare(l, node, words); /* too little memory */
+    CHECK(given.runs == 0 && mgpu_library_remembered(l, words) == -1);
+    double_gpu.bytes = 1 << 30;
+    int64_t workspace = prepare(l, node, words);
+    CHECK(given.plans == 7 && given.runs == 4 * 16 + 1 && mgpu_library_remembered(l, words) == 2);
+    CHECK(prepare(l, node, words) == workspace && given.plans == 1 && given.runs == 0);
+    l->dnn.handle = NULL;
+    timed = NULL;
+    double_end(); /* all was freed */
+    CHECK_(!double_complaints(), "%s", double_complaint());
 }
 
 /* ---- What is refused ---------------------------------------------------------------------------
@@ -152,12 +193,12 @@ static void check_refused(struct mgpu_library *l)
     struct mgpu_graph *g = mgpu_graph_new();
     struct mgpu_library_call *call;
     struct mgpu_node *node = convolution(g, MGPU_DOUBLE);
-    CHECK(!mgpu_library_accepts(node)); /* cuDNN's engines are for less */
+    CHECK(!mgpu_library_accepts(l, node)); /* cuDNN's engines are for less */
     node = convolution(g, MGPU_FLOAT);
     node->input[0]->block = 4; /* blocks are the CPU's */
-    CHECK(!mgpu_library_accepts(node));
+    CHECK(!mgpu_library_accepts(l, node));
     node->input[0]->block = 0;
-    CHECK(mgpu_library_accepts(node));
+    CHECK(mgpu_library_accepts(l, node));
     g->origin = (struct mgpu_origin){"", "y", "conv1", "Conv", MGPU_FORWARD};
     node = convolution(g, MGPU_FLOAT);
     node->input[1]->dims[1] = mgpu_dim_const(5); /* no graph of the importer's */

@@ -57,6 +57,30 @@ static bool transposed(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t
     return op == CUBLAS_OP_T;
 }
 
+/* The epilogue on D, whose rows have a bias each. */
+static void finish(cublasLtMatmulDesc_t desc, const struct matrix *A, bool ta,
+                   const struct matrix *B, bool tb, const struct matrix *D)
+{
+    cublasLtEpilogue_t e = CUBLASLT_EPILOGUE_DEFAULT;
+    double *vector = NULL, *d = (double *)D->data;
+    size_t written;
+    uint64_t k = ta ? A->rows : A->cols;
+    get.desc(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &e, sizeof e, &written);
+    get.desc(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector, &written);
+    bool bias = e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_RELU_BIAS;
+    bool relu = e == CUBLASLT_EPILOGUE_RELU || e == CUBLASLT_EPILOGUE_RELU_BIAS;
+    for (uint64_t i = 0; i < D->rows * D->cols; i++) {
+        d[i] += bias ? vector[i % D->rows] : 0;
+        d[i] = relu && d[i] < 0 ? 0 : d[i];
+    }
+    for (uint64_t m = 0; m < D->rows && e == CUBLASLT_EPILOGUE_BGRADA; m++)
+        for (uint64_t i = 0; i < k; i++)
+            vector[m] = element(A, ta, m, i) + (i ? vector[m] : 0);
+    for (uint64_t n = 0; n < D->cols && e == CUBLASLT_EPILOGUE_BGRADB; n++)
+        for (uint64_t i = 0; i < k; i++)
+            vector[n] = element(B, tb, i, n) + (i ? vector[n] : 0);
+}
+
 static cublasStatus_t multiply(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                const void *alpha, const void *a, cublasLtMatrixLayout_t la,
                                const void *b, cublasLtMatrixLayout_t lb, const void *beta,
@@ -80,6 +104,7 @@ static cublasStatus_t multiply(cublasLtHandle_t handle, cublasLtMatmulDesc_t des
                     sum += element(&A, ta, m, k) * element(&B, tb, k, n);
                 ((double *)D.data)[m + n * (uint64_t)D.ld] = sum;
             }
+        finish(desc, &A, ta, &B, tb, &D);
         A.data += A.step, B.data += B.step, D.data += D.step;
     }
     return CUBLAS_STATUS_SUCCESS;
@@ -93,20 +118,72 @@ static const struct row {
     int64_t a[5], b[5];
     bool transpose_a, transpose_b;
     int calls;
+    bool bias, relu, sums;
+    enum mgpu_matmul_sums of;
 } rows[] = {
-    {"plain", 2, 2, {3, 4}, {4, 5}, false, false, 1},
-    {"transposed", 2, 2, {4, 3}, {5, 4}, true, true, 1},
-    {"first transposed", 2, 2, {4, 3}, {4, 5}, true, false, 1},
-    {"a batch of both", 3, 3, {6, 3, 4}, {6, 5, 4}, false, true, 1},
-    {"one matrix for all: more rows", 3, 2, {6, 3, 4}, {4, 5}, false, false, 1},
-    {"one matrix for all, transposed", 3, 2, {6, 4, 3}, {4, 5}, true, false, 1},
-    {"one first matrix", 2, 3, {3, 4}, {6, 4, 5}, false, false, 1},
-    {"two axes that are one", 4, 4, {2, 3, 3, 4}, {2, 3, 4, 5}, false, false, 1},
-    {"broadcast against each other", 4, 3, {2, 1, 3, 4}, {5, 4, 2}, false, false, 2},
-    {"a head for groups", 4, 4, {2, 3, 2, 4}, {2, 1, 4, 5}, false, false, 1},
-    {"the same, transposed", 4, 4, {2, 3, 4, 2}, {2, 1, 4, 5}, true, false, 2},
-    {"three axes", 5, 5, {2, 1, 3, 2, 2}, {1, 4, 3, 2, 3}, false, false, 2 * 4},
-    {"axes of one", 4, 2, {1, 1, 3, 4}, {4, 1}, false, false, 1},
+    {"plain", 2, 2, {3, 4}, {4, 5}, false, false, .calls = 1},
+    {"transposed", 2, 2, {4, 3}, {5, 4}, true, true, .calls = 1},
+    {"first transposed", 2, 2, {4, 3}, {4, 5}, true, false, .calls = 1},
+    {"a batch of both", 3, 3, {6, 3, 4}, {6, 5, 4}, false, true, .calls = 1},
+    {"one matrix for all: more rows", 3, 2, {6, 3, 4}, {4, 5}, false, false, .calls = 1},
+    {"one matrix for all, transposed", 3, 2, {6, 4, 3}, {4, 5}, true, false, .calls = 1},
+    {"one first matrix", 2, 3, {3, 4}, {6, 4, 5}, false, false, .calls = 1},
+    {"two axes that are one", 4, 4, {2, 3, 3, 4}, {2, 3, 4, 5}, false, false, .calls = 1},
+    {"broadcast against each other", 4, 3, {2, 1, 3, 4}, {5, 4, 2}, false, false, .calls = 2},
+    {"a head for groups", 4, 4, {2, 3, 2, 4}, {2, 1, 4, 5}, false, false, .calls = 1},
+    {"the same, transposed", 4, 4, {2, 3, 4, 2}, {2, 1, 4, 5}, true, false, .calls = 2},
+    {"three axes", 5, 5, {2, 1, 3, 2, 2}, {1, 4, 3, 2, 3}, false, false, .calls = 2 * 4},
+    {"axes of one", 4, 2, {1, 1, 3, 4}, {4, 1}, false, false, .calls = 1},
+    {"with a bias", 2, 2, {3, 4}, {4, 5}, false, false, .calls = 1, .bias = true},
+    {"with a bias and a limit",
+     3,
+     2,
+     {6, 3, 4},
+     {5, 4},
+     false,
+     true,
+     .calls = 1,
+     .bias = true,
+     .relu = true},
+    {"with a limit, in calls",
+     4,
+     3,
+     {2, 1, 3, 4},
+     {5, 4, 2},
+     false,
+     false,
+     .calls = 2,
+     .relu = true},
+    {"with sums of b",
+     2,
+     2,
+     {7, 3},
+     {7, 5},
+     true,
+     false,
+     .calls = 1,
+     .sums = true,
+     .of = MGPU_SUMS_B},
+    {"with sums of a",
+     2,
+     2,
+     {7, 5},
+     {7, 3},
+     true,
+     false,
+     .calls = 1,
+     .sums = true,
+     .of = MGPU_SUMS_A},
+    {"with sums along rows",
+     2,
+     2,
+     {3, 7},
+     {5, 7},
+     false,
+     true,
+     .calls = 1,
+     .sums = true,
+     .of = MGPU_SUMS_A},
 };
 
 static struct mgpu_value *add_typed(struct mgpu_graph *g, enum mgpu_dtype type, int rank,
@@ -125,24 +202,33 @@ static struct mgpu_value *add(struct mgpu_graph *g, int rank, const int64_t *siz
 
 static void check_row(struct mgpu_library *l, const struct row *row)
 {
-    static double a[MOST], b[MOST], got[MOST], want[MOST];
+    static double a[MOST], b[MOST], bias[MOST], got[2][MOST], want[2][MOST];
     struct mgpu_graph *g = mgpu_graph_new();
-    struct mgpu_value *in[] = {add(g, row->rank_a, row->a), add(g, row->rank_b, row->b)}, *y;
+    int64_t columns = row->b[row->rank_b - 1 - row->transpose_b];
+    struct mgpu_value *in[] = {add(g, row->rank_a, row->a), add(g, row->rank_b, row->b),
+                               row->bias ? add(g, 1, &columns) : NULL},
+                      *y[2];
     struct mgpu_matmul_attrs attrs = {.transpose_a = row->transpose_a,
-                                      .transpose_b = row->transpose_b};
+                                      .transpose_b = row->transpose_b,
+                                      .relu = row->relu,
+                                      .sums = row->of};
     struct mgpu_library_call *call;
-    CHECK_OK(mgpu_graph_node(g, &mgpu_op_matmul, &attrs, 2, in, 1, &y));
+    int inputs = 2 + row->bias, outputs = row->sums ? 2 : 1;
+    CHECK_OK(mgpu_graph_node(g, row->sums ? &mgpu_op_matmul_sums : &mgpu_op_matmul, &attrs, inputs,
+                             in, outputs, y));
     for (int i = 0; i < MOST; i++) {
         a[i] = (i * 37 % 97 - 48) / 16.0;
         b[i] = (i * 29 % 89 - 44) / 16.0;
-        got[i] = want[i] = -1;
+        bias[i] = (i * 23 % 83 - 41) / 16.0;
+        got[0][i] = got[1][i] = want[0][i] = want[1][i] = -1;
     }
-    CHECK_OK(
-        mgpu_backend_run(&mgpu_backend_ref, y->producer, (const void *[]){a, b}, (void *[]){want}));
-    CHECK(mgpu_library_accepts(y->producer));
-    CHECK_OK(mgpu_library_prepare(&call, l, y->producer));
+    CHECK_OK(mgpu_backend_run(&mgpu_backend_ref, y[0]->producer, (const void *[]){a, b, bias},
+                              (void *[]){want[0], want[1]}));
+    CHECK(mgpu_library_accepts(l, y[0]->producer));
+    CHECK_OK(mgpu_library_prepare(&call, l, y[0]->producer));
     calls = 0;
-    CHECK_OK(mgpu_library_run(call, NULL, (void *[]){a, b, got}, NULL));
+    void *operand[] = {a, b, row->bias ? bias : got[0], row->bias ? got[0] : got[1]};
+    CHECK_OK(mgpu_library_run(call, NULL, operand, NULL));
     CHECK_(calls == row->calls, "%s: %d calls", row->name, calls);
     CHECK_(!memcmp(got, want, sizeof want), "%s: another product", row->name);
     mgpu_library_release(call);
@@ -150,18 +236,18 @@ static void check_row(struct mgpu_library *l, const struct row *row)
 }
 
 /* Nothing to sum, or hundreds of products: generated kernels. */
-static void check_refused(void)
+static void check_refused(struct mgpu_library *l)
 {
     struct mgpu_graph *g = mgpu_graph_new();
     struct mgpu_matmul_attrs attrs = {0};
     struct mgpu_value *y;
     struct mgpu_value *empty[] = {add(g, 2, (int64_t[]){3, 0}), add(g, 2, (int64_t[]){0, 5})};
     CHECK_OK(mgpu_graph_node(g, &mgpu_op_matmul, &attrs, 2, empty, 1, &y));
-    CHECK(!mgpu_library_accepts(y->producer));
+    CHECK(!mgpu_library_accepts(l, y->producer));
     struct mgpu_value *many[] = {add(g, 4, (int64_t[]){100, 1, 3, 2}),
                                  add(g, 4, (int64_t[]){1, 7, 2, 3})};
     CHECK_OK(mgpu_graph_node(g, &mgpu_op_matmul, &attrs, 2, many, 1, &y));
-    CHECK(!mgpu_library_accepts(y->producer));
+    CHECK(!mgpu_library_accepts(l, y->producer));
     mgpu_graph_free(g);
 }
 
@@ -202,7 +288,7 @@ static void check_types(struct mgpu_library *l)
     struct mgpu_library_call *call;
     struct mgpu_value *y;
     CHECK_OK(mgpu_graph_node(g, &mgpu_op_matmul, &attrs, 2, in, 1, &y));
-    CHECK(y->type == MGPU_FLOAT && mgpu_library_accepts(y->producer));
+    CHECK(y->type == MGPU_FLOAT && mgpu_library_accepts(l, y->producer));
     l->lt.cublasLtMatmul = look;
     calls = 0;
     CHECK_OK(mgpu_library_prepare(&call, l, y->producer));
@@ -221,7 +307,7 @@ int main(void)
     char name[64];
     snprintf(name, sizeof name, "libcublasLt.so.%d", CUBLAS_VER_MAJOR);
     void *library = dlopen(name, RTLD_NOW);
-    check_refused();
+    check_refused(&l);
     if (!library || mgpu_cuda_load_lt(&l.lt) < 0) {
         fprintf(stderr, "skipped: no cuBLASLt\n");
         return test_failures ? EXIT_FAILURE : 77;

@@ -5,9 +5,12 @@
  *     build/test_cuda_plans [--write] [FOLDER OF CASES]
  */
 #include "runtime/base/memory.h"
-#include "runtime/compile/fuse.h"
+#include "runtime/compile/program.h"
+#include "runtime/cuda/kernels.h"
 #include "runtime/cuda/library.h"
 #include "runtime/facade/facade.h"
+#include "runtime/ops/conv.h"
+#include "runtime/ops/matmul.h"
 #include "tests/golden/case_options.h"
 #include "tests/test.h"
 
@@ -28,6 +31,7 @@ static const struct precision {
                   {"f16", MGPU_FLOAT16, false}};
 
 static const char *const operators[] = {"conv",
+                                        "conv, relu",
                                         "conv_grad_input",
                                         "conv_grad_weight",
                                         "average_pool",
@@ -37,6 +41,9 @@ static const char *const operators[] = {"conv",
                                         "group_norm",
                                         "group_norm_grad",
                                         "matmul",
+                                        "matmul, bias",
+                                        "matmul, bias, relu",
+                                        "matmul_sums",
                                         "rnn",
                                         "rnn_grad",
                                         NULL};
@@ -89,10 +96,22 @@ struct tally {
     FILE *out;
 };
 
+/* With what compilation puts behind it. */
+static const char *name_of(const struct mgpu_node *node)
+{
+    const struct mgpu_conv_attrs *conv = node->attrs;
+    const struct mgpu_matmul_attrs *matmul = node->attrs;
+    if (node->op == &mgpu_op_conv && conv->relu)
+        return "conv, relu";
+    if (node->op == &mgpu_op_matmul && node->inputs > 2)
+        return matmul->relu ? "matmul, bias, relu" : "matmul, bias";
+    return node->op->name;
+}
+
 static int operator_of(const struct mgpu_node *node)
 {
     for (int i = 0; operators[i]; i++)
-        if (!strcmp(operators[i], node->op->name))
+        if (!strcmp(operators[i], name_of(node)))
             return i;
     return -1;
 }
@@ -107,7 +126,7 @@ static void count_node(struct tally *t, const struct mgpu_graph *g, const char *
     if (op < 0)
         return;
     copy_node(&c, node, t->precision->type);
-    if (!mgpu_library_accepts(&c.node)) {
+    if (!mgpu_library_accepts(t->library, &c.node)) {
         t->refused[op]++;
         return;
     }
@@ -138,7 +157,7 @@ static void each_case(struct tally *tallies, int count, const char *root, const 
     if (rc == 0)
         rc = mgpu_build_graph(&g, t, MGPU_MODE_TRAIN, o.batch > 0 ? o.batch : 4, NULL);
     if (rc == 0)
-        rc = mgpu_biases_apart(g);
+        rc = mgpu_optimize(g, &mgpu_backend_cuda);
     if (rc < 0)
         printf("%s: %s\n", name, mgpu_error());
     for (int k = 0; k < count; k++)
@@ -240,6 +259,7 @@ static char *list(const char *root)
 int main(int argc, char **argv)
 {
     static const char expected[] = "tests/cuda/plans.txt";
+    mgpu_gpu_backend_begin();
     bool write = argc > 1 && !strcmp(argv[1], "--write");
     char *text = list(argc > 1 + write ? argv[1 + write] : "tests/cases");
     if (argc > 1 + write) {

@@ -434,7 +434,7 @@ static void check_node(const struct row *row, struct mgpu_run *run, const struct
             own[v->id] = mgpu_xcalloc((size_t)mgpu_value_bytes(v) + 1, 1);
         operand[i] = theirs ? own[v->id] : mgpu_run_data(run, v);
     }
-    CHECK_(mgpu_library_accepts(node), "%s: %s is refused", row->name, node->op->name);
+    CHECK_(mgpu_library_accepts(&library, node), "%s: %s is refused", row->name, node->op->name);
     CHECK_OK(mgpu_library_prepare(&call, &library, node));
     CHECK_OK(mgpu_alloc(&workspace, (uint64_t)mgpu_library_workspace(call), "test"));
     memset(workspace, 0xff, (size_t)mgpu_library_workspace(call));
@@ -510,7 +510,7 @@ static void check_refused(void)
                 g, "P", MGPU_FLOAT, 2,
                 (struct mgpu_dim[]){mgpu_dim_const(1), mgpu_dim_const(3 * HIDDEN)});
         CHECK_OK(mgpu_graph_node(g, &mgpu_op_rnn, &a, 8, in, 4, out));
-        CHECK(!mgpu_library_accepts(out[0]->producer));
+        CHECK(!mgpu_library_accepts(&library, out[0]->producer));
     }
     mgpu_graph_free(g);
 }

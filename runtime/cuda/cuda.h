@@ -13,6 +13,9 @@ int mgpu_cuda_count(int *count);
  * MGPU_EDEVICE and what is missing. */
 int mgpu_cuda_check(int index);
 
+/* Whether it multiplies bfloat16 and TF32. */
+int mgpu_cuda_check_types(int index);
+
 /* The engines of the ranks of one GPU, replicas * places of them (engine.h). They are freed one by
  * one; their programs run on all of them at the same time. `tf32`: products of floats may be
  * rounded to TF32. */

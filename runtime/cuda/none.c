@@ -17,6 +17,11 @@ int mgpu_cuda_check(int index)
     return mgpu_cuda_count(&count);
 }
 
+int mgpu_cuda_check_types(int index)
+{
+    return mgpu_cuda_check(index);
+}
+
 int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, bool tf32, int replicas, int places)
 {
     (void)out, (void)tf32, (void)replicas, (void)places;

@@ -151,7 +151,11 @@ static int train(struct mgpu_trainer *t, const struct mgpu_train_command *c,
     heed_signals();
     while (!interrupted && !result->stopped && (rc = mgpu_step(t, &step)) > 0) {
         if (c->log_steps)
-            printf("step %lld loss %.9g\n", (long long)step.step, step.loss);
+            printf("step %lld loss %.9g", (long long)step.step, step.loss);
+        if (c->log_steps && step.loss_scale != 1)
+            printf(" scale %g", step.loss_scale);
+        if (c->log_steps)
+            putchar('\n');
         mgpu_result_step(result, &step);
         result->within_epoch = !step.epoch_ends;
         int n = mgpu_epoch_numbers(t, &numbers);

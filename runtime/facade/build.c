@@ -193,7 +193,12 @@ static int build_typed(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgp
                        int64_t batch)
 {
     MGPU_TRY(mgpu_build_graph(out, t, mode, batch, t->plan));
-    return t->half ? mgpu_prefix(mgpu_use_half(*out, t->half), "%s", t->path) : 0;
+    int rc = t->half ? mgpu_prefix(mgpu_use_half(*out, t->half), "%s", t->path) : 0;
+    if (rc < 0) {
+        mgpu_graph_free(*out);
+        *out = NULL;
+    }
+    return rc;
 }
 
 /* The graphs that wait to be compiled, one a rank. */

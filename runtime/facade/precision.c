@@ -2,6 +2,7 @@
 #include "runtime/base/option_text.h"
 #include "runtime/base/record.h"
 #include "runtime/base/status.h"
+#include "runtime/cuda/cuda.h"
 #include "runtime/facade/facade.h"
 
 #include <string.h>
@@ -54,6 +55,9 @@ int mgpu_settle_precision_devices(struct mgpu_trainer *t, int ranks)
     for (int i = 0; i < ranks; i++) {
         struct mgpu_rank_device *d = &t->devices[i];
         d->tf32 = t->tf32;
+        if (d->gpu >= 0 && (t->tf32 || t->half == MGPU_BFLOAT16))
+            MGPU_TRY(
+                mgpu_prefix(mgpu_cuda_check_types(d->gpu), "--precision %s", t->options.precision));
         if (d->gpu >= 0)
             continue;
         if (t->half)

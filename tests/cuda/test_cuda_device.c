@@ -74,6 +74,11 @@ static void check_driver(void)
     CHECK_OK(mgpu_cuda_driver_check(&driver, 1, &sm));
     CHECK(sm == 90);
     CHECK_FAILS(mgpu_cuda_driver_check(&driver, 2, &sm), "no GPU 2, only cuda:0 to cuda:1");
+    CHECK_OK(mgpu_cuda_driver_check_types(&driver, 1));
+    fake.major = 7, fake.minor = 5;
+    CHECK_FAILS(mgpu_cuda_driver_check_types(&driver, 1),
+                "cuda:1 has compute capability 7.5; products of bfloat16 and TF32 need 8.0");
+    fake.major = 9, fake.minor = 0;
     fake.version = CUDA_VERSION + 10;
     CHECK_OK(mgpu_cuda_driver_check(&driver, 0, &sm));
     fake.version = CUDA_VERSION - 1000;

@@ -498,6 +498,8 @@ static int run_case(struct run *r)
     MGPU_TRY(open_case(r));
     MGPU_TRY(mgpu_case_train_options(&o, &r->c, q->devices, q->ranks, q->defaults));
     o.precision = q->precision;
+    if (!strcmp(q->precision, "f16")) /* none of the steps is to be left out */
+        o.loss_scale = "1024";
     r->whole = !q->steps || q->steps >= r->c.golden.steps;
     if (!r->whole)
         o.steps = r->c.golden.steps = q->steps;

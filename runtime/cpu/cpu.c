@@ -1,14 +1,17 @@
 #include "runtime/cpu/blocks.h"
 
 static const struct mgpu_kernel *const tables[] = {
-    mgpu_cpu_pointwise, mgpu_cpu_reduce,     mgpu_cpu_transpose,   mgpu_cpu_matmul,
-    mgpu_cpu_conv,      mgpu_cpu_pool,       mgpu_cpu_batch_norm,  mgpu_cpu_group_norm,
-    mgpu_cpu_softmax,   mgpu_cpu_loss,       mgpu_cpu_rnn,         mgpu_cpu_rnn_grad,
-    mgpu_cpu_update,    mgpu_ref_pointwise,  mgpu_ref_movement,    mgpu_ref_gather,
-    mgpu_ref_reduce,    mgpu_ref_sort,       mgpu_ref_random,      mgpu_ref_matmul,
-    mgpu_ref_det,       mgpu_ref_conv,       mgpu_ref_pool,        mgpu_ref_normalize,
-    mgpu_ref_softmax,   mgpu_ref_loss,       mgpu_ref_rnn,         mgpu_ref_resize,
-    mgpu_ref_update,    mgpu_ref_accumulate, mgpu_ref_grid_sample, NULL,
+    mgpu_cpu_pointwise,  mgpu_cpu_reduce,      mgpu_cpu_transpose,
+    mgpu_cpu_packed,     mgpu_cpu_matmul,      mgpu_cpu_conv,
+    mgpu_cpu_pool,       mgpu_cpu_batch_norm,  mgpu_cpu_group_norm,
+    mgpu_cpu_softmax,    mgpu_cpu_loss,        mgpu_cpu_rnn,
+    mgpu_cpu_rnn_grad,   mgpu_cpu_update,      mgpu_ref_pointwise,
+    mgpu_ref_movement,   mgpu_ref_gather,      mgpu_ref_reduce,
+    mgpu_ref_sort,       mgpu_ref_random,      mgpu_ref_matmul,
+    mgpu_ref_det,        mgpu_ref_conv,        mgpu_ref_pool,
+    mgpu_ref_normalize,  mgpu_ref_softmax,     mgpu_ref_loss,
+    mgpu_ref_rnn,        mgpu_ref_resize,      mgpu_ref_update,
+    mgpu_ref_accumulate, mgpu_ref_grid_sample, NULL,
 };
 
 static const struct mgpu_kernel *const blocked[] = {

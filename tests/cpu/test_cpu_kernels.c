@@ -170,6 +170,16 @@ static const struct mgpu_check products[] = {
     MATMUL("broadcast stacks", DIMS(2, 1, 4, 5), DIMS(3, 5, 6), .transpose_a = false),
     MATMUL("matrix by stack", DIMS(4, 5), DIMS(3, 5, 6), .transpose_a = false),
     MATMUL("five axes", DIMS(2, 1, 3, 4, 5), DIMS(1, 2, 1, 5, 6), .transpose_a = false),
+    MATMUL("deep", DIMS(37, 1201), DIMS(1201, 43), .transpose_a = false),
+    MATMUL("wide", DIMS(50, 19), DIMS(19, 2100), .transpose_a = false),
+    MATMUL("high", DIMS(301, 65), DIMS(33, 65), .transpose_b = true),
+    MATMUL("large, both transposed", DIMS(67, 83), DIMS(130, 67), .transpose_a = true,
+           .transpose_b = true),
+    MATMUL("large stacks", DIMS(2, 3, 40, 24), DIMS(2, 3, 20, 24), .transpose_b = true),
+    MATMUL("large broadcast stacks", DIMS(2, 1, 20, 33), DIMS(3, 33, 18), .transpose_a = false),
+    MATMUL("large stack by matrix", DIMS(3, 20, 33), DIMS(33, 18), .transpose_a = false),
+    MATMUL("large stack by matrix, transposed", DIMS(3, 33, 20), DIMS(33, 18), .transpose_a = true),
+    MATMUL("large matrix by stack", DIMS(20, 33), DIMS(3, 33, 18), .transpose_a = false),
     {.name = NULL},
 };
 

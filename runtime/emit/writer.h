@@ -35,6 +35,7 @@ extern const struct mgpu_emitter mgpu_emit_matmul[];
 extern const struct mgpu_emitter mgpu_emit_sort[];
 extern const struct mgpu_emitter mgpu_emit_resize[];
 extern const struct mgpu_emitter mgpu_emit_pool[];
+extern const struct mgpu_emitter mgpu_emit_attention[];
 
 /* These know images that lie channels-last; the others get plain nodes. */
 extern const struct mgpu_emitter mgpu_emit_pool[];

@@ -1,6 +1,7 @@
 /* Every kernel of backend `cpu` against `ref` on odd shapes, alone and beside another rank. */
 #include "runtime/ops/build.h"
 #include "runtime/graph/step_scalar.h"
+#include "runtime/ops/attention.h"
 #include "runtime/ops/conv.h"
 #include "runtime/ops/loss.h"
 #include "runtime/ops/matmul.h"
@@ -271,6 +272,41 @@ static const struct mgpu_check softmaxes[] = {
     {.name = NULL},
 };
 
+#define ATTENTION(text, mask_, inside_, q_, k_, v_)                                                \
+    {                                                                                              \
+        .name = "attention " text, .op = &mgpu_op_attention,                                       \
+        .attrs = ATTRS(attention, .scale = 0.3, .fill = -5, .heads_inside = inside_), .inputs = 4, \
+        .skip_outputs = 2, .input = {                                                              \
+            q_,                                                                                    \
+            k_,                                                                                    \
+            v_,                                                                                    \
+            mask_                                                                                  \
+        }                                                                                          \
+    }
+#define MASK(type_, ...)                                                                           \
+    {                                                                                              \
+        .rank = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dims = {__VA_ARGS__},         \
+        .batch_axis = -1, .type = type_, .low = -((type_) == MGPU_FLOAT), .high = 1,               \
+        .constant = true                                                                           \
+    }
+
+static const struct mgpu_check attentions[] = {
+    ATTENTION("without mask", ABSENT, false, DIMS(2, 3, 40, 16), DIMS(2, 3, 50, 16),
+              DIMS(2, 3, 50, 24)),
+    ATTENTION("heads inside", ABSENT, true, DIMS(2, 200, 3, 17), DIMS(2, 33, 3, 17),
+              DIMS(2, 33, 3, 17)),
+    ATTENTION("numbers for keys", MASK(MGPU_FLOAT, 2, 1, 1, 50), false, DIMS(2, 3, 40, 16),
+              DIMS(2, 3, 50, 16), DIMS(2, 3, 50, 24)),
+    ATTENTION("numbers for queries", MASK(MGPU_FLOAT, 40, 1), false, DIMS(2, 3, 40, 16),
+              DIMS(2, 3, 50, 16), DIMS(2, 3, 50, 24)),
+    ATTENTION("bools for both", MASK(MGPU_BOOL, 100, 110), true, DIMS(1, 100, 3, 8),
+              DIMS(1, 110, 3, 8), DIMS(1, 110, 3, 8)),
+    ATTENTION("bools for queries", MASK(MGPU_BOOL, 2, 1, 40, 1), false, DIMS(2, 3, 40, 16),
+              DIMS(2, 3, 50, 16), DIMS(2, 3, 50, 24)),
+    ATTENTION("one of all", ABSENT, false, DIMS(1, 1, 1, 1), DIMS(1, 1, 1, 1), DIMS(1, 1, 1, 1)),
+    {.name = NULL},
+};
+
 #define LABELS(last, ...)                                                                          \
     {                                                                                              \
         .rank = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dims = {__VA_ARGS__},         \
@@ -436,8 +472,9 @@ static const struct mgpu_check in_blocks[] = {
 
 int main(void)
 {
-    static const struct mgpu_check *const all[] = {
-        convolutions, pools, products, reductions, transposes, softmaxes, losses, normalisations};
+    static const struct mgpu_check *const all[] = {convolutions, pools,      products,
+                                                   reductions,   transposes, softmaxes,
+                                                   attentions,   losses,     normalisations};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         CHECK(mgpu_kernel_check(all[i]) == 0);
         CHECK(mgpu_kernel_check_together(all[i]) == 0);

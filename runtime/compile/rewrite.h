@@ -24,6 +24,14 @@ int mgpu_rewrite_backward(struct mgpu_graph *g, const struct mgpu_plan *plan);
 /* Of no plan, for every forward graph: max pools go before relu and its kin (pool_first.c). */
 void mgpu_pool_first(struct mgpu_graph *g);
 
+/* The same, of a graph with its losses and without their gradient: cross entropies go before a
+ * transposition that brings the classes to another axis (loss_first.c). */
+void mgpu_loss_first(struct mgpu_graph *g);
+
+/* Of no plan: products, masks and softmax that make up attention are one node of that operator,
+ * which the last of them names (attend.c). */
+int mgpu_fuse_attention(struct mgpu_graph *g);
+
 /* Adds to the plan what stacks the equal towers of a forward graph: nodes of the same weights, and
  * behind them nodes without weights that take only those. `g` is changed (equal nodes become one).
  * Linear in its nodes, but for the levels that towers are compared at. */

@@ -1,10 +1,10 @@
 /* The `cpu` backend: fast float kernels over plain row-major operands, and over images whose
  * channels lie in blocks (blocks.h), several threads a rank.
  *
- * Convolutions, products and recurrent networks go through oneDNN; the rest are loops written so
- * that the compiler turns them into vector code (simd.h). Each file ends in its table of kernels;
- * what a kernel does not accept falls to `ref`. Kernels give the same bits for the same shapes and
- * the same thread count.
+ * Convolutions go through oneDNN, products through its kernel or our own; the rest are loops
+ * written so that the compiler turns them into vector code (simd.h). Each file ends in its table of
+ * kernels; what a kernel does not accept falls to `ref`. Kernels give the same bits for the same
+ * shapes and the same thread count.
  */
 #ifndef MGPU_CPU_CPU_H
 #define MGPU_CPU_CPU_H
@@ -13,7 +13,9 @@
 
 extern const struct mgpu_kernel mgpu_cpu_conv[];
 extern const struct mgpu_kernel mgpu_cpu_reorder[];
+extern const struct mgpu_kernel mgpu_cpu_packed[];
 extern const struct mgpu_kernel mgpu_cpu_matmul[];
+extern const struct mgpu_kernel mgpu_cpu_attention[];
 extern const struct mgpu_kernel mgpu_cpu_pointwise[];
 extern const struct mgpu_kernel mgpu_cpu_reduce[];
 extern const struct mgpu_kernel mgpu_cpu_transpose[];

@@ -42,7 +42,7 @@ static int64_t own_bytes(const struct mgpu_cpu_rnn *p)
 {
     int64_t n = (p->samples + p->team - 1) / p->team;
     return mgpu_cpu_rnn_bytes(n * p->gates * p->hidden) + mgpu_cpu_rnn_bytes(p->width) +
-           p->product_workspace;
+           p->step_workspace;
 }
 
 static int64_t workspace(const struct mgpu_node *node, int threads, const void *state)
@@ -161,8 +161,9 @@ static int run_direction(const struct mgpu_launch *l, const struct shared *s, in
 {
     const struct mgpu_cpu_rnn *p = l->state;
     int64_t states = p->samples * p->hidden, row = p->gates * p->hidden;
-    void *const data[] = {l->in[X].data, (float *)l->in[W].data + d * row * p->inputs, s->sums};
-    int rc = mgpu_dnn_run(p->products[PROJECT], data, s->workspace);
+    int rc = mgpu_cpu_rnn_multiply(p, PROJECT, l->in[X].data,
+                                   (const float *)l->in[W].data + d * row * p->inputs, s->sums,
+                                   s->workspace);
     if (rc < 0)
         return rc;
     load_bias(l, d, s);

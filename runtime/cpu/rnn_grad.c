@@ -57,7 +57,7 @@ static char *carve(const struct mgpu_cpu_rnn *p, char *scratch, struct shared *s
     s->zeros = mgpu_cpu_rnn_take(&scratch, p->hidden);
     s->workspace = scratch;
     s->own = scratch + p->product_workspace;
-    return s->own + p->team * p->product_workspace;
+    return s->own + p->team * p->step_workspace;
 }
 
 static int64_t workspace(const struct mgpu_node *node, int threads, const void *state)
@@ -131,7 +131,7 @@ static int run_steps(const struct mgpu_launch *l, const struct shared *s, int64_
 {
     const struct mgpu_cpu_rnn *p = l->state;
     struct mgpu_range samples = mgpu_cpu_rnn_samples(p, thread);
-    char *scratch = s->own + thread * p->product_workspace;
+    char *scratch = s->own + thread * p->step_workspace;
     int64_t H = p->hidden, row = p->gates * H, count = (samples.end - samples.begin) * H;
     void *r = (float *)l->in[R].data + d * row * H;
     MGPU_TRY(mgpu_dnn_load(p->step[thread], 1, r, scratch));
@@ -169,9 +169,8 @@ static int input_gradient(const struct mgpu_launch *l, const struct shared *s, i
 {
     const struct mgpu_cpu_rnn *p = l->state;
     int64_t count = p->steps * p->samples * p->inputs;
-    float *w = (float *)l->in[W].data + d * p->gates * p->hidden * p->inputs;
-    void *const data[] = {s->ds, w, d ? s->dx : output(l, DX)};
-    MGPU_TRY(mgpu_dnn_run(p->products[TO_INPUT], data, s->workspace));
+    const float *w = input(l, W) + d * p->gates * p->hidden * p->inputs;
+    MGPU_TRY(mgpu_cpu_rnn_multiply(p, TO_INPUT, s->ds, w, d ? s->dx : output(l, DX), s->workspace));
     if (d)
         add(output(l, DX), s->dx, count);
     return 0;
@@ -181,14 +180,12 @@ static int weight_gradients(const struct mgpu_launch *l, const struct shared *s,
 {
     const struct mgpu_cpu_rnn *p = l->state;
     int64_t row = p->gates * p->hidden;
-    if (output(l, DW)) {
-        void *const data[] = {s->ds, l->in[X].data, output(l, DW) + d * row * p->inputs};
-        MGPU_TRY(mgpu_dnn_run(p->products[TO_W], data, s->workspace));
-    }
-    if (output(l, DR)) {
-        void *const data[] = {s->du, s->old_h, output(l, DR) + d * row * p->hidden};
-        MGPU_TRY(mgpu_dnn_run(p->products[TO_R], data, s->workspace));
-    }
+    if (output(l, DW))
+        MGPU_TRY(mgpu_cpu_rnn_multiply(p, TO_W, s->ds, input(l, X),
+                                       output(l, DW) + d * row * p->inputs, s->workspace));
+    if (output(l, DR))
+        MGPU_TRY(mgpu_cpu_rnn_multiply(p, TO_R, s->du, s->old_h,
+                                       output(l, DR) + d * row * p->hidden, s->workspace));
     if (output(l, DB))
         bias_gradient(l, s, d);
     return 0;

@@ -1,5 +1,8 @@
 #include "runtime/cpu/rnn_layer.h"
 
+#include "runtime/cpu/product.h"
+
+#include <omp.h>
 #include <stdlib.h>
 
 enum { LINE = 64, ENOUGH = 8 /* samples a thread */ };
@@ -53,6 +56,7 @@ struct mgpu_cpu_rnn *mgpu_cpu_rnn_new(const struct mgpu_node *node, int threads)
     p->hidden = a->hidden;
     p->gates = w->dims[1].value / a->hidden;
     p->width = (p->gates + (p->gates > 1)) * p->hidden;
+    p->threads = threads;
     p->reverse = a->direction == MGPU_RNN_REVERSE;
     p->team = p->samples / threads >= ENOUGH ? threads : 1;
     p->step = mgpu_xcalloc((size_t)p->team, sizeof(struct mgpu_dnn *));
@@ -67,22 +71,51 @@ void mgpu_cpu_rnn_free(void *layer)
     for (int i = 0; i < p->team; i++)
         mgpu_dnn_free(p->step[i]);
     for (int i = 0; i < 3; i++)
-        mgpu_dnn_free(p->products[i]);
+        mgpu_dnn_free(p->products[i].dnn);
     free(p->step);
     free(p);
 }
 
-static void need(struct mgpu_cpu_rnn *p, const struct mgpu_dnn *dnn)
+static void need(int64_t *most, int64_t bytes)
 {
-    int64_t bytes = (mgpu_dnn_workspace(dnn) + LINE - 1) / LINE * LINE;
-    p->product_workspace = bytes > p->product_workspace ? bytes : p->product_workspace;
+    bytes = (bytes + LINE - 1) / LINE * LINE;
+    *most = bytes > *most ? bytes : *most;
 }
 
 int mgpu_cpu_rnn_make_product(struct mgpu_cpu_rnn *p, int i, int64_t m, int64_t n, int64_t k,
                               bool transpose_a, bool transpose_b)
 {
-    MGPU_TRY(mgpu_dnn_product(&p->products[i], m, n, k, transpose_a, transpose_b, false, false));
-    need(p, p->products[i]);
+    struct mgpu_cpu_rnn_product *made = &p->products[i];
+    *made = (struct mgpu_cpu_rnn_product){NULL, m, n, k, transpose_a, transpose_b};
+    if (mgpu_cpu_has_product()) {
+        need(&p->product_workspace, p->threads * mgpu_product_bytes(m, n, k));
+        return 0;
+    }
+    MGPU_TRY(mgpu_dnn_product(&made->dnn, m, n, k, transpose_a, transpose_b, false, false));
+    need(&p->product_workspace, mgpu_dnn_workspace(made->dnn));
+    return 0;
+}
+
+static struct mgpu_matrix_of matrix(const float *data, int64_t rows, int64_t columns,
+                                    bool transpose)
+{
+    return (struct mgpu_matrix_of){data, transpose ? 1 : columns, transpose ? rows : 1};
+}
+
+int mgpu_cpu_rnn_multiply(const struct mgpu_cpu_rnn *p, int i, const float *a, const float *b,
+                          float *y, void *workspace)
+{
+    const struct mgpu_cpu_rnn_product *made = &p->products[i];
+    void *const data[] = {(float *)a, (float *)b, y};
+    int64_t m = made->m, n = made->n, k = made->k, bytes = mgpu_product_bytes(m, n, k);
+    if (made->dnn)
+        return mgpu_dnn_run(made->dnn, data, workspace);
+#pragma omp parallel num_threads(p->threads) if (p->threads > 1)
+    {
+        int me = omp_get_thread_num();
+        mgpu_product(matrix(a, m, k, made->transpose_a), matrix(b, k, n, made->transpose_b), m, n,
+                     k, y, n, me, p->threads, (char *)workspace + me * bytes);
+    }
     return 0;
 }
 
@@ -94,7 +127,7 @@ int mgpu_cpu_rnn_make_steps(struct mgpu_cpu_rnn *p, bool backward)
         struct mgpu_range range = mgpu_cpu_rnn_samples(p, i);
         MGPU_TRY(mgpu_dnn_product(&p->step[i], range.end - range.begin, backward ? p->hidden : row,
                                   backward ? row : p->hidden, false, !backward, true, p->team > 1));
-        need(p, p->step[i]);
+        need(&p->step_workspace, mgpu_dnn_workspace(p->step[i]));
     }
     return 0;
 }

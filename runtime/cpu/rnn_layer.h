@@ -13,14 +13,22 @@
 #include "runtime/cpu/onednn.h"
 #include "runtime/cpu/rnn_cell.h"
 
+/* A product over all steps, by our own kernel or (dnn) by oneDNN. */
+struct mgpu_cpu_rnn_product {
+    struct mgpu_dnn *dnn;
+    int64_t m, n, k;
+    bool transpose_a, transpose_b;
+};
+
 struct mgpu_cpu_rnn {
     enum mgpu_cpu_cell cell;
     int64_t steps, directions, samples, inputs, hidden, gates, width; /* T D N I H G, reserve's */
     bool reverse;
-    int team;                     /* threads that the samples are cut among */
-    struct mgpu_dnn **step;       /* one a thread: [n, ...] by R */
-    struct mgpu_dnn *products[3]; /* over all steps */
-    int64_t product_workspace;    /* bytes; the most of all of these */
+    int team;               /* threads that the samples are cut among */
+    struct mgpu_dnn **step; /* one a thread: [n, ...] by R */
+    struct mgpu_cpu_rnn_product products[3];
+    int threads;                               /* that do them */
+    int64_t product_workspace, step_workspace; /* bytes: of any product; of any step[] */
 };
 
 /* Whether the layer is one that these kernels know. */
@@ -33,9 +41,11 @@ void mgpu_cpu_rnn_free(void *layer);
 /* Makes step[]: [n, G*H] by R when `backward`, else [n, H] by R transposed. */
 int mgpu_cpu_rnn_make_steps(struct mgpu_cpu_rnn *p, bool backward);
 
-/* Makes products[i]. */
+/* Makes products[i]: y [m,n] of a and b, of dense rows; either is stored transposed if asked. */
 int mgpu_cpu_rnn_make_product(struct mgpu_cpu_rnn *p, int i, int64_t m, int64_t n, int64_t k,
                               bool transpose_a, bool transpose_b);
+int mgpu_cpu_rnn_multiply(const struct mgpu_cpu_rnn *p, int i, const float *a, const float *b,
+                          float *y, void *workspace);
 
 /* The samples of a thread. */
 struct mgpu_range mgpu_cpu_rnn_samples(const struct mgpu_cpu_rnn *p, int thread);

@@ -36,6 +36,7 @@ extern const struct mgpu_emitter mgpu_emit_sort[];
 extern const struct mgpu_emitter mgpu_emit_resize[];
 extern const struct mgpu_emitter mgpu_emit_det[];
 extern const struct mgpu_emitter mgpu_emit_grid[];
+extern const struct mgpu_emitter mgpu_emit_attention[];
 
 /* These know images that lie channels-last; the others get plain nodes. */
 extern const struct mgpu_emitter mgpu_emit_pool[];

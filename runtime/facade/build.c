@@ -89,6 +89,7 @@ static int fill_graph(struct mgpu_graph *g, struct mgpu_trainer *t, enum mgpu_mo
     /* the model's own outputs are no results here; losses find them by name first */
     int outputs = g->output_count;
     MGPU_TRY(add_losses(g, t, &total));
+    mgpu_loss_first(g);
     if (mode != MGPU_MODE_GRADIENT)
         MGPU_TRY(add_metrics(g, t));
     mgpu_state_outputs(t, g);
@@ -161,12 +162,23 @@ int mgpu_find_towers(struct mgpu_plan *plan, struct mgpu_trainer *t, int64_t bat
     return 0;
 }
 
+/* GPUs run attention by the products of their libraries. */
+static bool on_cpus(const struct mgpu_trainer *t)
+{
+    bool cpus = t->devices || !t->options.devices || !strncmp(t->options.devices, "cpu", 3);
+    for (int i = 0; t->devices && i < t->device_count; i++)
+        cpus = cpus && t->devices[i].gpu < 0;
+    return cpus;
+}
+
 int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_mode mode,
                      int64_t batch, const struct mgpu_plan *plan)
 {
     MGPU_TRY(lower(out, t, mode, batch));
     int rc = plan ? mgpu_rewrite_forward(*out, plan) : 0;
     mgpu_pool_first(*out);
+    if (rc == 0 && on_cpus(t))
+        rc = mgpu_fuse_attention(*out);
     if (rc == 0)
         rc = fill_graph(*out, t, mode, plan);
     rc = mgpu_prefix(rc, "%s", t->path);

@@ -1,5 +1,6 @@
 /* The table of core operators. Adding one is a row here. */
 #include "runtime/ops/accumulate.h"
+#include "runtime/ops/attention.h"
 #include "runtime/ops/comm.h"
 #include "runtime/ops/conv.h"
 #include "runtime/ops/det.h"
@@ -44,6 +45,8 @@ const struct mgpu_op *const mgpu_ops[] = {
     &mgpu_op_group_norm_grad,
     &mgpu_op_softmax,
     &mgpu_op_softmax_grad,
+    &mgpu_op_attention,
+    &mgpu_op_attention_grad,
     &mgpu_op_cross_entropy,
     &mgpu_op_cross_entropy_grad,
     &mgpu_op_rnn,

@@ -1,11 +1,13 @@
 #include "runtime/ref/ref.h"
 
 static const struct mgpu_kernel *const tables[] = {
-    mgpu_ref_pointwise,   mgpu_ref_movement, mgpu_ref_reorder,    mgpu_ref_gather,
-    mgpu_ref_reduce,      mgpu_ref_sort,     mgpu_ref_random,     mgpu_ref_matmul,
-    mgpu_ref_det,         mgpu_ref_conv,     mgpu_ref_pool,       mgpu_ref_normalize,
-    mgpu_ref_softmax,     mgpu_ref_loss,     mgpu_ref_rnn,        mgpu_ref_resize,
-    mgpu_ref_grid_sample, mgpu_ref_update,   mgpu_ref_accumulate, NULL,
+    mgpu_ref_pointwise, mgpu_ref_movement,   mgpu_ref_reorder,
+    mgpu_ref_gather,    mgpu_ref_reduce,     mgpu_ref_sort,
+    mgpu_ref_random,    mgpu_ref_matmul,     mgpu_ref_det,
+    mgpu_ref_conv,      mgpu_ref_pool,       mgpu_ref_normalize,
+    mgpu_ref_softmax,   mgpu_ref_attention,  mgpu_ref_loss,
+    mgpu_ref_rnn,       mgpu_ref_resize,     mgpu_ref_grid_sample,
+    mgpu_ref_update,    mgpu_ref_accumulate, NULL,
 };
 
 static const struct mgpu_kernel *const blocked[] = {mgpu_ref_reorder, NULL};

@@ -20,6 +20,7 @@ extern const struct mgpu_kernel mgpu_ref_conv[];
 extern const struct mgpu_kernel mgpu_ref_pool[];
 extern const struct mgpu_kernel mgpu_ref_normalize[];
 extern const struct mgpu_kernel mgpu_ref_softmax[];
+extern const struct mgpu_kernel mgpu_ref_attention[];
 extern const struct mgpu_kernel mgpu_ref_loss[];
 extern const struct mgpu_kernel mgpu_ref_rnn[];
 extern const struct mgpu_kernel mgpu_ref_resize[];

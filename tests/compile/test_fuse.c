@@ -7,7 +7,9 @@
 #include "runtime/ops/build.h"
 #include "runtime/ops/comm.h"
 #include "runtime/ops/conv.h"
+#include "runtime/ops/loss.h"
 #include "runtime/ops/matmul.h"
+#include "runtime/ops/movement.h"
 #include "runtime/ops/normalize.h"
 #include "runtime/ops/pointwise.h"
 #include "runtime/ops/pool.h"
@@ -526,6 +528,45 @@ static void test_pool_first(void)
     }
 }
 
+/* Cross entropy of classes that a transposition brought to axis 1; returns how many transpositions
+ * are left with the gradient. */
+static int loss_behind_transposition(bool first, const int *perm, double *to)
+{
+    static const int64_t labels[] = {2, 0, 1, 1, 0, 2, 2, 1, 0, 1};
+    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
+    struct mgpu_dim dims[3], positions[2];
+    for (int i = 0; i < 3; i++)
+        dims[perm[i]] = mgpu_dim_const(i == 0 ? 2 : i == 1 ? 3 : 5);
+    struct mgpu_value *w = mgpu_graph_parameter(g, "w", MGPU_WEIGHT, MGPU_DOUBLE, 3, dims);
+    struct mgpu_value *x = mgpu_transpose(g, mgpu_unary(g, MGPU_X_SIN, w), perm), *loss;
+    positions[0] = x->dims[0], positions[1] = x->dims[2];
+    struct mgpu_value *in[] = {
+        x, mgpu_graph_constant(g, "labels", MGPU_INT64, 2, positions, labels, NULL), NULL, NULL,
+        mgpu_graph_scalar(g, MGPU_SCALAR_LOSS, "normaliser")};
+    struct mgpu_cross_entropy_attrs attrs = {.axis = 1};
+    CHECK_OK(mgpu_graph_node(g, &mgpu_op_cross_entropy, &attrs, 5, in, 1, &loss));
+    mgpu_graph_output(g, "loss", loss);
+    if (first)
+        mgpu_loss_first(g);
+    CHECK_OK(mgpu_gradient(g, loss, false));
+    mgpu_graph_prune(g);
+    int left = count_of(g, &mgpu_op_transpose);
+    CHECK(evaluate(g, to) == 31);
+    mgpu_graph_free(g);
+    return left;
+}
+
+static void test_loss_first(void)
+{
+    static const int moved[] = {0, 2, 1}, turned[] = {1, 2, 0};
+    double before[31], after[31];
+    CHECK(loss_behind_transposition(false, moved, before) == 2);
+    CHECK(loss_behind_transposition(true, moved, after) == 0);
+    for (int i = 0; i < 31; i++)
+        CHECK_NEAR(after[i], before[i], 1e-15);
+    CHECK(loss_behind_transposition(true, turned, after) == 2);
+}
+
 /* Terms that are reduced in place have memory of their own, and who reads what is reduced stays
  * before it. */
 static void test_communication(void)
@@ -648,6 +689,7 @@ int main(void)
     test_convolution();
     test_biases();
     test_pool_first();
+    test_loss_first();
     test_communication();
     test_send();
     test_roles();

@@ -1,6 +1,7 @@
 /* Every kernel of backend `cpu` against `ref` on odd shapes, alone and beside another rank. */
 #include "runtime/ops/build.h"
 #include "runtime/graph/step_scalar.h"
+#include "runtime/ops/attention.h"
 #include "runtime/ops/conv.h"
 #include "runtime/ops/loss.h"
 #include "runtime/ops/matmul.h"
@@ -170,6 +171,16 @@ static const struct mgpu_check products[] = {
     MATMUL("broadcast stacks", DIMS(2, 1, 4, 5), DIMS(3, 5, 6), .transpose_a = false),
     MATMUL("matrix by stack", DIMS(4, 5), DIMS(3, 5, 6), .transpose_a = false),
     MATMUL("five axes", DIMS(2, 1, 3, 4, 5), DIMS(1, 2, 1, 5, 6), .transpose_a = false),
+    MATMUL("deep", DIMS(37, 1201), DIMS(1201, 43), .transpose_a = false),
+    MATMUL("wide", DIMS(50, 19), DIMS(19, 2100), .transpose_a = false),
+    MATMUL("high", DIMS(301, 65), DIMS(33, 65), .transpose_b = true),
+    MATMUL("large, both transposed", DIMS(67, 83), DIMS(130, 67), .transpose_a = true,
+           .transpose_b = true),
+    MATMUL("large stacks", DIMS(2, 3, 40, 24), DIMS(2, 3, 20, 24), .transpose_b = true),
+    MATMUL("large broadcast stacks", DIMS(2, 1, 20, 33), DIMS(3, 33, 18), .transpose_a = false),
+    MATMUL("large stack by matrix", DIMS(3, 20, 33), DIMS(33, 18), .transpose_a = false),
+    MATMUL("large stack by matrix, transposed", DIMS(3, 33, 20), DIMS(33, 18), .transpose_a = true),
+    MATMUL("large matrix by stack", DIMS(20, 33), DIMS(3, 33, 18), .transpose_a = false),
     {.name = NULL},
 };
 
@@ -258,6 +269,41 @@ static const struct mgpu_check softmaxes[] = {
     SOFTMAX("channels, log", 1, true, DIMS(2, 21, 9, 13)),
     SOFTMAX("first axis", 0, false, DIMS(12, 70)),
     SOFTMAX("one class", 1, true, DIMS(4, 1, 3)),
+    {.name = NULL},
+};
+
+#define ATTENTION(text, mask_, inside_, q_, k_, v_)                                                \
+    {                                                                                              \
+        .name = "attention " text, .op = &mgpu_op_attention,                                       \
+        .attrs = ATTRS(attention, .scale = 0.3, .fill = -5, .heads_inside = inside_), .inputs = 4, \
+        .skip_outputs = 2, .input = {                                                              \
+            q_,                                                                                    \
+            k_,                                                                                    \
+            v_,                                                                                    \
+            mask_                                                                                  \
+        }                                                                                          \
+    }
+#define MASK(type_, ...)                                                                           \
+    {                                                                                              \
+        .rank = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dims = {__VA_ARGS__},         \
+        .batch_axis = -1, .type = type_, .low = -((type_) == MGPU_FLOAT), .high = 1,               \
+        .constant = true                                                                           \
+    }
+
+static const struct mgpu_check attentions[] = {
+    ATTENTION("without mask", ABSENT, false, DIMS(2, 3, 40, 16), DIMS(2, 3, 50, 16),
+              DIMS(2, 3, 50, 24)),
+    ATTENTION("heads inside", ABSENT, true, DIMS(2, 200, 3, 17), DIMS(2, 33, 3, 17),
+              DIMS(2, 33, 3, 17)),
+    ATTENTION("numbers for keys", MASK(MGPU_FLOAT, 2, 1, 1, 50), false, DIMS(2, 3, 40, 16),
+              DIMS(2, 3, 50, 16), DIMS(2, 3, 50, 24)),
+    ATTENTION("numbers for queries", MASK(MGPU_FLOAT, 40, 1), false, DIMS(2, 3, 40, 16),
+              DIMS(2, 3, 50, 16), DIMS(2, 3, 50, 24)),
+    ATTENTION("bools for both", MASK(MGPU_BOOL, 100, 110), true, DIMS(1, 100, 3, 8),
+              DIMS(1, 110, 3, 8), DIMS(1, 110, 3, 8)),
+    ATTENTION("bools for queries", MASK(MGPU_BOOL, 2, 1, 40, 1), false, DIMS(2, 3, 40, 16),
+              DIMS(2, 3, 50, 16), DIMS(2, 3, 50, 24)),
+    ATTENTION("one of all", ABSENT, false, DIMS(1, 1, 1, 1), DIMS(1, 1, 1, 1), DIMS(1, 1, 1, 1)),
     {.name = NULL},
 };
 
@@ -426,8 +472,9 @@ static const struct mgpu_check in_blocks[] = {
 
 int main(void)
 {
-    static const struct mgpu_check *const all[] = {
-        convolutions, pools, products, reductions, transposes, softmaxes, losses, normalisations};
+    static const struct mgpu_check *const all[] = {convolutions, pools,      products,
+                                                   reductions,   transposes, softmaxes,
+                                                   attentions,   losses,     normalisations};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         CHECK(mgpu_kernel_check(all[i]) == 0);
         CHECK(mgpu_kernel_check_together(all[i]) == 0);

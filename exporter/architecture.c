@@ -246,10 +246,24 @@ static void sort(struct mgpu_checkpoint *c, int (*compare)(const void *, const v
         qsort(c->tensor, (size_t)c->count, sizeof *c->tensor, compare);
 }
 
-static void name_store(struct mgpu_checkpoint *c, struct json_object *model)
+/* 0, 1, 2, ... in every group. */
+static int check_numbers(const struct mgpu_checkpoint *c)
+{
+    for (int i = 0; i < c->count; i++) {
+        const struct mgpu_checkpoint_tensor *t = &c->tensor[i];
+        bool first = i == 0 || strcmp(t->group, t[-1].group) != 0;
+        if (t->index != (first ? 0 : t[-1].index + 1))
+            return mgpu_fail(MGPU_EINVALID, "'%s' is in it, and what comes before it is not",
+                             t->name);
+    }
+    return 0;
+}
+
+static int name_store(struct mgpu_checkpoint *c, struct json_object *model)
 {
     struct naming n = {c, model};
     sort(c, by_group_and_index);
+    MGPU_TRY(check_numbers(c));
     for (int i = 0, count; i < c->count; i += count) {
         for (count = 1;
              i + count < c->count && !strcmp(c->tensor[i].group, c->tensor[i + count].group);)
@@ -263,6 +277,7 @@ static void name_store(struct mgpu_checkpoint *c, struct json_object *model)
     c->ordered = model != NULL;
     for (int i = 0; i < c->count; i++)
         c->ordered &= !c->tensor[i].weight || c->tensor[i].order;
+    return 0;
 }
 
 /* ---- The legacy layout's order --------------------------------------------------------------- */
@@ -294,9 +309,9 @@ int mgpu_architecture_name(struct mgpu_checkpoint *c)
     struct json_object *model = c->config ? parse(c->config) : NULL;
     if (c->config && !model)
         return mgpu_fail(MGPU_EINVALID, "config.json is not JSON");
-    name_store(c, model);
+    int rc = name_store(c, model);
     json_object_put(model);
-    return 0;
+    return rc;
 }
 
 /* ---- multi_gpu_model ------------------------------------------------------------------------- */

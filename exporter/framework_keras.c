@@ -72,6 +72,7 @@ static int check_legacy(const struct mgpu_keras_tree *t, bool by_order)
 {
     if (by_order)
         return 0;
+    MGPU_TRY(ask(mgpu_keras_tree_variables(t)));
     MGPU_TRY(ask(check_inside(t)));
     tell_inside(t);
     if (mgpu_keras_tree_order(t, -1, false) < 0)

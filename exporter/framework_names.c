@@ -74,12 +74,44 @@ const char *mgpu_framework_name(const struct mgpu_framework_arrays *a, int varia
                         : mgpu_arena_format(a->arena, "%s/%s", layer, x->leaf);
 }
 
+/* A copy of the same weight for the same module. */
+static bool is_listed(const struct mgpu_variables *v, int variable)
+{
+    const struct mgpu_variable *x = &v->variable[variable];
+    for (int i = 0; i < variable; i++)
+        if (v->variable[i].weight == x->weight && v->variable[i].layer == x->layer &&
+            v->variable[i].holder != x->holder && !strcmp(v->variable[i].leaf, x->leaf))
+            return true;
+    return false;
+}
+
+/* PyTorch: neither the weight nor what reads it has a name of the model. */
+static bool is_nameless(const struct mgpu_variables *v, int variable)
+{
+    return v->family == MGPU_FAMILY_TORCH && v->layer[v->variable[variable].layer].guessed;
+}
+
+static void add_nameless(struct mgpu_framework_arrays *a, int variable)
+{
+    const struct mgpu_variable *x = &a->variables->variable[variable];
+    const char *name = mgpu_variable_initializer(a->variables, variable);
+    add(a, name, NULL,
+        (struct mgpu_framework_from){
+            .variable = -1, .weight = x->weight, .holder = x->holder, .tensor = -1});
+    mgpu_note("the graph does not tell what '%s' is called in PyTorch: its name and layout are the "
+              "graph's",
+              name);
+}
+
 static void list_plain(struct mgpu_framework_arrays *a)
 {
     const struct mgpu_variables *v = a->variables;
     size_t root = v->family == MGPU_FAMILY_KERAS ? mgpu_variables_root(v) : 0;
     for (int i = 0; i < v->count; i++)
-        mgpu_framework_add(a, i, mgpu_framework_name(a, i, root), NULL);
+        if (is_nameless(v, i))
+            add_nameless(a, i);
+        else if (!is_listed(v, i))
+            mgpu_framework_add(a, i, mgpu_framework_name(a, i, root), NULL);
 }
 
 /* Where the graph says too little two variables get one name, which is given; else NULL. */

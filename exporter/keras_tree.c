@@ -153,6 +153,16 @@ const char *mgpu_keras_tree_group(const struct mgpu_keras_tree *t, int layer)
                              has_cell(l->class_name) ? "/cell" : "");
 }
 
+/* Keras numbered them the other way round: a model of one's own may call its layers in another
+ * order than it has them. */
+static bool made_later(const struct mgpu_keras_object *a, const struct mgpu_keras_object *b)
+{
+    int i, k;
+    size_t n = mgpu_keras_numbered(a->name, &i), m = mgpu_keras_numbered(b->name, &k);
+    return n == m && !strncmp(a->name, b->name, n) && !strcmp(a->class_name, b->class_name) &&
+           strlen(a->class_name) == n && i > k;
+}
+
 /* Keras lists an object behind those that feed it; of others the graph does not tell. */
 int mgpu_keras_tree_order(const struct mgpu_keras_tree *t, int parent, bool of_class)
 {
@@ -164,7 +174,8 @@ int mgpu_keras_tree_order(const struct mgpu_keras_tree *t, int parent, bool of_c
                           (of_class && strcmp(t->object[a].class_name, t->object[b].class_name))))
             a--;
         if (a < 0 ||
-            mgpu_variable_layer_before(t->variables, t->object[a].first, t->object[b].last))
+            (mgpu_variable_layer_before(t->variables, t->object[a].first, t->object[b].last) &&
+             !made_later(&t->object[a], &t->object[b])))
             continue;
         return mgpu_fail(MGPU_EINVALID,
                          "the graph does not tell whether Keras lists '%s' or '%s' first",
@@ -181,6 +192,19 @@ static int check_layer(const struct mgpu_variables *v, int layer)
     for (int i = 0; i < v->count; i++)
         count += v->variable[i].layer == layer;
     return mgpu_keras_variables(names, v->layer[layer].class_name, count) ? 0 : -1;
+}
+
+int mgpu_keras_tree_variables(const struct mgpu_keras_tree *t)
+{
+    const struct mgpu_variables *v = t->variables;
+    for (int i = 0; i < v->count; i++)
+        if (!*v->variable[i].leaf)
+            return mgpu_fail(
+                MGPU_EINVALID,
+                "what '%s' is in Keras, the graph does not tell (of a layer in a loop, "
+                "or of a class of its own)",
+                mgpu_variable_initializer(v, i));
+    return 0;
 }
 
 int mgpu_keras_tree_classes(const struct mgpu_keras_tree *t)

@@ -40,6 +40,9 @@ const char *mgpu_keras_tree_group(const struct mgpu_keras_tree *tree, int layer)
  * `of_class`, of two that are of the same class, too. `parent`: -1 is the model. */
 int mgpu_keras_tree_order(const struct mgpu_keras_tree *tree, int parent, bool of_class);
 
+/* MGPU_EINVALID where it is not known what a variable of a layer is there. */
+int mgpu_keras_tree_variables(const struct mgpu_keras_tree *tree);
+
 /* MGPU_EINVALID where the class of an object is not known. */
 int mgpu_keras_tree_classes(const struct mgpu_keras_tree *tree);
 

@@ -40,15 +40,26 @@ void mgpu_match_whole(struct mgpu_match *m, int tensor, int variable)
 
 /* ---- Equal names ----------------------------------------------------------------------------- */
 
+/* Of an initializer that two modules share the name is one's, and the file may have the other's. */
+static bool has_other_name(const struct mgpu_match *m, const struct mgpu_names *tensors,
+                           int variable)
+{
+    const char *name = mgpu_variable_name(m->model, variable);
+    return strcmp(name, mgpu_variable_initializer(m->model, variable)) &&
+           mgpu_names_get(tensors, name);
+}
+
 void mgpu_match_exact(struct mgpu_match *m)
 {
-    struct mgpu_names *names = mgpu_names_new(m->arena);
+    struct mgpu_names *names = mgpu_names_new(m->arena), *tensors = mgpu_names_new(m->arena);
+    for (int t = 0; t < m->file->count; t++)
+        mgpu_names_set(tensors, m->file->tensor[t].name, m);
     for (int i = m->model->count - 1; i >= 0; i--)
         mgpu_names_set(names, mgpu_variable_initializer(m->model, i), (void *)(intptr_t)(i + 1));
     for (int t = 0; t < m->file->count; t++) {
         int variable =
             free_weight(m, t) ? (int)(intptr_t)mgpu_names_get(names, m->file->tensor[t].name) : 0;
-        if (variable && m->tensor[variable - 1] < 0)
+        if (variable && m->tensor[variable - 1] < 0 && !has_other_name(m, tensors, variable - 1))
             mgpu_match_whole(m, t, variable - 1);
     }
 }

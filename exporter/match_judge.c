@@ -56,6 +56,12 @@ static void check_shape(struct mgpu_match *m, int tensor)
 
 /* ---- What is missing, what is left ----------------------------------------------------------- */
 
+/* A scalar that only its name makes a weight may be none in the framework. */
+static bool is_maybe(const struct mgpu_match *m, int variable)
+{
+    return m->model->variable[variable].rank == 0;
+}
+
 /* Of tied initializers one is enough. */
 static bool has_twin(const struct mgpu_match *m, int variable)
 {
@@ -71,7 +77,7 @@ static void find_missing(struct mgpu_match *m, int *missing)
 {
     char shape[MGPU_SHAPE_TEXT];
     for (int i = 0; i < m->model->count; i++) {
-        if (m->tensor[i] != -1 || has_twin(m, i))
+        if (m->tensor[i] != -1 || has_twin(m, i) || is_maybe(m, i))
             continue;
         const char *name = mgpu_variable_name(m->model, i);
         wanted_shape(shape, m, i);
@@ -183,6 +189,11 @@ static const char *why_left(const struct mgpu_match *m, const struct mgpu_layers
         return mgpu_arena_format(m->arena, "has no place: '%s' of the model got '%s'",
                                  mgpu_variable_name(m->model, same),
                                  m->file->tensor[m->tensor[same]].name);
+    if (same < 0 && mgpu_onnx_find_initializer(m->model->model, m->file->tensor[tensor].name) >= 0)
+        return mgpu_arena_format(m->arena,
+                                 "has no place: the model's is a constant (mgpu-train --train '*' "
+                                 "--train '%s' makes it a weight)",
+                                 m->file->tensor[tensor].name);
     if (is_dropped_bias(m, f, tensor))
         return "has no place: its layer has no bias in the model (an exporter leaves out biases of "
                "zero; mgpu-train --add-bias puts them back)";

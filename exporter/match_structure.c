@@ -153,6 +153,32 @@ static void order_variables(struct mgpu_match *m, const struct mgpu_file_layer *
     }
 }
 
+/* A store's numbers count the layers of one class: the first that is left of this layer's class and
+ * direction. */
+static struct mgpu_file_layer *first_of_class(const struct search *s, int layer)
+{
+    const struct mgpu_variable_layer *l = &s->m->model->layer[layer];
+    struct mgpu_file_layer *first = NULL;
+    for (int i = 0; i < s->file->count; i++) {
+        struct mgpu_file_layer *f = &s->file->layer[i];
+        bool same = f->of < 0 && f->direction == l->direction && *f->class_name &&
+                    !strcmp(f->class_name, l->class_name);
+        if (same && (!first || comes_before(s, f, first)))
+            first = f;
+    }
+    return first;
+}
+
+static void order_store(struct mgpu_match *m, struct mgpu_layers *file, bool *taken)
+{
+    struct search s = {m, file, taken};
+    for (int layer = 0; layer < m->model->layers; layer++) {
+        struct mgpu_file_layer *l = taken[layer] ? NULL : first_of_class(&s, layer);
+        if (l)
+            take(&s, l, layer);
+    }
+}
+
 /* Only when asked for: what is left, one after the other. */
 void mgpu_match_order(struct mgpu_match *m, struct mgpu_layers *file)
 {
@@ -161,7 +187,10 @@ void mgpu_match_order(struct mgpu_match *m, struct mgpu_layers *file)
     for (int i = 0; i < file->count; i++)
         if (file->layer[i].of >= 0)
             taken[file->layer[i].of] = true;
-    for (int i = 0; i < file->count; i++) {
+    bool store = m->file->kind == MGPU_CHECKPOINT_KERAS_STORE && !m->file->ordered;
+    if (store)
+        order_store(m, file, taken);
+    for (int i = 0; i < file->count && !store; i++) {
         if (file->layer[i].of >= 0)
             continue;
         if (is_heap(m, &file->layer[i])) {

@@ -170,12 +170,22 @@ static int take_entry(struct cursor *cursor, struct mgpu_checkpoint *c)
         return not_json();
     struct json_object *key = parse(name, name_end), *entry = parse(value, cursor->at);
     int rc = key && entry ? 0 : not_json();
+    if (rc == 0 && strlen(json_object_get_string(key)) != (size_t)json_object_get_string_len(key))
+        rc = mgpu_fail(MGPU_EINVALID, "a name with a zero byte: '%s'", json_object_get_string(key));
     if (rc == 0 && strcmp(json_object_get_string(key), "__metadata__"))
         rc = mgpu_prefix(read_entry(c, json_object_get_string(key), entry), "'%s'",
                          json_object_get_string(key));
     json_object_put(key);
     json_object_put(entry);
     return rc;
+}
+
+/* Only blanks follow. */
+static int at_end(struct cursor *c)
+{
+    while (c->at < c->end && isspace((unsigned char)*c->at))
+        c->at++;
+    return c->at == c->end ? 0 : not_json();
 }
 
 static int take_header(struct cursor *cursor, struct mgpu_checkpoint *c)
@@ -187,8 +197,8 @@ static int take_header(struct cursor *cursor, struct mgpu_checkpoint *c)
             MGPU_TRY(take_entry(cursor, c));
         while (take(cursor, ','));
     else
-        return 0;
-    return take(cursor, '}') ? 0 : not_json();
+        return at_end(cursor);
+    return take(cursor, '}') ? at_end(cursor) : not_json();
 }
 
 /* ---- All of it ------------------------------------------------------------------------------- */

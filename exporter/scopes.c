@@ -109,7 +109,8 @@ static void cut_colon(char *text)
 /* What a SavedModel's export puts in front of all names is no part of the model. */
 static const char *without_calls(struct mgpu_arena *arena, const char *name)
 {
-    static const char *const calls[] = {"StatefulPartitionedCall", "PartitionedCall", NULL};
+    static const char *const calls[] = {"StatefulPartitionedCall", "PartitionedCall",
+                                        "ConstantFolding", NULL};
     size_t n;
     while (name[n = strcspn(name, "/")] &&
            is_one_of(mgpu_arena_format(arena, "%.*s", (int)n, name), calls))
@@ -166,6 +167,18 @@ struct mgpu_scope mgpu_scope_tensorflow(struct mgpu_arena *arena, const char *na
     return s;
 }
 
+/* "separable_conv2d_1_2": the second number is no layer's own. */
+static bool is_numbered_twice(struct mgpu_arena *arena, const char *part)
+{
+    int number;
+    char *name = mgpu_arena_format(arena, "%.*s", (int)strcspn(part, "/"), part);
+    size_t n = mgpu_keras_numbered(name, &number);
+    if (!name[n])
+        return false;
+    name[n] = 0;
+    return mgpu_keras_numbered(name, &number) < n;
+}
+
 bool mgpu_scope_renumbered(struct mgpu_arena *arena, const struct mgpu_onnx_model *model)
 {
     bool keras3 = false;
@@ -178,7 +191,8 @@ bool mgpu_scope_renumbered(struct mgpu_arena *arena, const struct mgpu_onnx_mode
         if (mgpu_keras_numbered(mgpu_arena_format(arena, "%.*s", (int)n, name), &number) == n)
             return false;
         keras3 |= strstr(name, "/Cast") || strstr(name, "/convolution") ||
-                  strstr(name, "/conv_transpose") || strstr(name, "/GatherV2");
+                  strstr(name, "/conv_transpose") || strstr(name, "/GatherV2") ||
+                  is_numbered_twice(arena, name + n + 1);
     }
     return keras3;
 }
@@ -187,6 +201,12 @@ static bool made_up(const char *name)
 {
     return !strncmp(name, "onnx::", 6) ||
            (!strncmp(name, "val_", 4) && name[4 + strspn(name + 4, "0123456789")] == 0);
+}
+
+bool mgpu_scope_is_own(const char *name)
+{
+    return *name && !made_up(name) && !strchr(name, '/') &&
+           strspn(name, "0123456789") != strlen(name);
 }
 
 struct mgpu_scope mgpu_scope_dotted(struct mgpu_arena *arena, const char *name)

@@ -284,6 +284,28 @@ static int list_holders(struct first_use **out, const struct builder *b)
     return n;
 }
 
+/* Of a weight that two modules share (tied embeddings) dynamo keeps one name, and its turned copy
+ * stands where the other reads it: the module that reads the copy's original, not of that name, is
+ * the other. */
+static void part_tied(struct builder *b)
+{
+    struct mgpu_variables *v = b->v;
+    for (int i = 0; i < v->count; i++)
+        for (int k = 0; k < v->count; k++) {
+            struct mgpu_variable *x = &v->variable[i];
+            const struct mgpu_variable *other = &v->variable[k];
+            if (x->weight != other->weight || x->holder == other->holder ||
+                x->layer != other->layer || strcmp(x->leaf, other->leaf))
+                continue;
+            struct mgpu_variable_reader r = {0};
+            mgpu_variable_reader_of(&r, v, &v->weights->weight[x->weight].holder[x->holder]);
+            const char *path = mgpu_scope_of_layer(v->arena, r.node->layer);
+            if (*path && strcmp(path, v->layer[x->layer].path))
+                x->layer = add_layer(b, mgpu_arena_format(v->arena, "/%s", path), path, false, &r,
+                                     MGPU_WAY_ONE);
+        }
+}
+
 /* A pointwise convolution under the name of a depthwise one is a separable convolution's. */
 static void join_separable(struct mgpu_variables *v)
 {
@@ -374,6 +396,8 @@ void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_mode
         note_owner(&b, uses[i].weight, uses[i].holder);
     for (int i = 0; i < n; i++)
         add_holder(&b, uses[i].weight, uses[i].holder);
+    if (family == MGPU_FAMILY_TORCH)
+        part_tied(&b);
     if (v->count)
         qsort(v->variable, (size_t)v->count, sizeof *v->variable, by_layer);
     if (family == MGPU_FAMILY_KERAS)

@@ -1,6 +1,7 @@
 #include "runtime/data/zip.h"
 
 #include "runtime/base/memory.h"
+#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/data/unpack.h"
 
@@ -119,6 +120,21 @@ static int read_entry(struct mgpu_zip_member *m, const uint8_t **at, const uint8
     return read_zip64(m, p + DIRECTORY_ENTRY + name, extra);
 }
 
+/* Readers differ in which of two they take. */
+static int check_names(const struct mgpu_zip_member *members, int count)
+{
+    struct mgpu_arena *arena = mgpu_arena_new();
+    struct mgpu_names *names = mgpu_names_new(arena);
+    int rc = 0;
+    for (int i = 0; i < count && rc == 0; i++) {
+        if (mgpu_names_get(names, members[i].name))
+            rc = mgpu_fail(MGPU_EINVALID, "two members are called '%s'", members[i].name);
+        mgpu_names_set(names, members[i].name, &members[i]);
+    }
+    mgpu_arena_free(arena);
+    return rc;
+}
+
 int mgpu_zip_list(struct mgpu_zip_member **out, int *count, const struct mgpu_mapped *f)
 {
     uint64_t start, size, entries;
@@ -135,6 +151,11 @@ int mgpu_zip_list(struct mgpu_zip_member **out, int *count, const struct mgpu_ma
             mgpu_zip_free(members, i + 1);
             return rc;
         }
+    }
+    int rc = check_names(members, (int)entries);
+    if (rc < 0) {
+        mgpu_zip_free(members, (int)entries);
+        return rc;
     }
     *out = members;
     *count = (int)entries;

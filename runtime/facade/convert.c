@@ -1,6 +1,7 @@
 /* mgpu-convert: from any kind of weights file to any other. */
 #include "exporter/framework_names.h"
 #include "exporter/match.h"
+#include "exporter/scopes.h"
 #include "runtime/base/file_name.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
@@ -8,6 +9,7 @@
 #include "runtime/mgpu.h"
 
 #include <json-c/json.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,13 +22,31 @@ struct model {
     struct mgpu_model_source source;
 };
 
+/* A file has scalars that were learned, too; in a graph these are constants but for their names. */
+static int identify(struct mgpu_weights **out, struct mgpu_onnx_model *model)
+{
+    const char **train = mgpu_xcalloc((size_t)model->initializers + 1, sizeof *train);
+    struct mgpu_weights_options options = {.train = train};
+    train[options.train_count++] = "*";
+    for (int i = 0; i < model->initializers; i++) {
+        const struct mgpu_onnx_initializer *one = &model->initializer[i];
+        if (one->array.rank == 0 && mgpu_is_float(one->array.type) &&
+            model->producer == MGPU_PRODUCER_PYTORCH && mgpu_scope_is_own(one->name))
+            train[options.train_count++] = one->name;
+    }
+    if (options.train_count == 1)
+        options.train_count = 0;
+    int rc = mgpu_weights_identify(out, model, &options);
+    free(train);
+    return rc;
+}
+
 static int open_model(struct model *m, const char *path)
 {
-    static const struct mgpu_weights_options options;
     memset(m, 0, sizeof *m);
     MGPU_TRY(mgpu_onnx_read(&m->file, path));
     MGPU_TRY(mgpu_onnx_model_new(&m->model, m->file));
-    MGPU_TRY(mgpu_prefix(mgpu_weights_identify(&m->weights, m->model, &options), "%s", path));
+    MGPU_TRY(mgpu_prefix(identify(&m->weights, m->model), "%s", path));
     m->source = (struct mgpu_model_source){.model = m->model,
                                            .weights = m->weights,
                                            .contents = mgpu_model_own_contents,
@@ -94,11 +114,28 @@ static struct mgpu_match_options match_options(const struct mgpu_convert_options
                                        .allow_nonfinite = o->allow_nonfinite};
 }
 
+/* The two halves of a recurrent bias, of which Keras has the sum (a note says so). */
+static bool same_sums(const struct mgpu_array *x, const struct mgpu_array *y)
+{
+    bool same = x->rank == 2 && x->dims[1] % 2 == 0 && mgpu_is_float(x->type);
+    int64_t half = same ? x->dims[1] / 2 : 0;
+    for (int64_t i = 0; same && i < x->dims[0] * half; i++) {
+        int64_t at = i / half * 2 * half + i % half;
+        double a =
+            mgpu_get_double(x->data, x->type, at) + mgpu_get_double(x->data, x->type, at + half);
+        double b = mgpu_get_double(y->data, y->type, at);
+        same = mgpu_get_double(y->data, y->type, at + half) == 0 && fabs(a - b) <= 1e-6 * fabs(b);
+    }
+    return same;
+}
+
 static int same_contents(struct model *a, struct model *b, const char *path)
 {
     for (int i = 0; i < a->weights->count; i++) {
         const struct mgpu_array *x = mgpu_weight_contents(a->weights, a->model, i);
         const struct mgpu_array *y = mgpu_weight_contents(b->weights, b->model, i);
+        if (same_sums(x, y))
+            continue;
         if (memcmp(x->data, y->data, (size_t)mgpu_array_count(x) * mgpu_dtype_size(x->type)))
             return mgpu_fail(MGPU_EIO, "%s: read back, '%s' is not what was written", path,
                              a->weights->weight[i].name);
@@ -124,6 +161,19 @@ static int verify(struct model *m, const char *model, const char *out,
     return rc;
 }
 
+/* The graph stays as it is: what it then predicts is said where that is not what people expect. */
+static void tell_training_form(const struct model *m, const char *out)
+{
+    int n = 0;
+    for (int i = 0; i < m->model->node_total; i++)
+        n += !strcmp(m->model->all[i]->type, "BatchNormalization") &&
+             mgpu_onnx_int(m->model->all[i], "training_mode", 0);
+    if (n)
+        mgpu_note("%s is in training form, as the model is: %d batch normalisation%s the batch's "
+                  "own statistics (mgpu-train --save writes the form for inference)",
+                  out, n, n == 1 ? " takes" : "s take");
+}
+
 static int write_model(struct model *m, const char *in, const char *out, enum mgpu_target target,
                        const struct mgpu_convert_options *o)
 {
@@ -133,6 +183,8 @@ static int write_model(struct model *m, const char *in, const char *out, enum mg
                                                .by_order = o->by_order,
                                                .like = o->like};
     MGPU_TRY(mgpu_model_write(&m->source, out, target, &w, &count));
+    if (target == MGPU_TARGET_ONNX)
+        tell_training_form(m, out);
     return o->verify ? verify(m, o->model ? o->model : in, out, o) : 0;
 }
 

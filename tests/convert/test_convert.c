@@ -316,6 +316,47 @@ static void test_attention(void)
     check_attention(apart, 4, "l.v_proj_weight", "[2,2]", (double[]){31, 33, 32, 34});
 }
 
+/* Tied embeddings as dynamo writes them: one initializer, and a turned copy of it. */
+static const char *const tied =
+    "producer pytorch\n"
+    "input x int64 N\n"
+    "init out.weight float 8 4 = 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 "
+    "17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32\n"
+    "init val_2 float 4 8 = 1 5 9 13 17 21 25 29 2 6 10 14 18 22 26 30 "
+    "3 7 11 15 19 23 27 31 4 8 12 16 20 24 28 32\n"
+    "init h.bias float 4 = 7 8 9 10\n"
+    "e = Gather(out.weight, x) name=\"/emb/Gather\"\n"
+    "b = Add(e, h.bias) name=\"/h/Add\"\n"
+    "y = MatMul(b, val_2) name=\"/out/MatMul\"\n"
+    "output y float N 8\n";
+
+/* Parameters of the model itself: used as they are, turned, and a scalar. */
+static const char *const own_parameters = "producer pytorch\n"
+                                          "input x float N 2\n"
+                                          "init a float 2 2 = 1 2 3 4\n"
+                                          "init onnx::MatMul_9 float 2 2 = 5 6 7 8\n"
+                                          "init scale float = 3\n"
+                                          "h = MatMul(x, a) name=\"/MatMul\"\n"
+                                          "k = MatMul(h, onnx::MatMul_9) name=\"/MatMul_1\"\n"
+                                          "y = Mul(k, scale) name=\"/Mul\"\n"
+                                          "output y float N 2\n";
+
+static void test_torch_names(void)
+{
+    double table[32];
+    for (int i = 0; i < 32; i++)
+        table[i] = i + 1;
+    check_attention(tied, 3, "emb.weight", "[8,4]", table);
+    check_attention(tied, 3, "out.weight", "[8,4]", table);
+    check_attention(own_parameters, 3, "a", "[2,2]", (double[]){1, 2, 3, 4});
+    check_attention(own_parameters, 3, "scale", "[]", (double[]){3});
+    *told = 0;
+    mgpu_set_note(listen, NULL);
+    check_attention(own_parameters, 3, "onnx::MatMul_9", "[2,2]", (double[]){5, 6, 7, 8});
+    mgpu_set_note(NULL, NULL);
+    CHECK_(strstr(told, "does not tell what 'onnx::MatMul_9' is called in PyTorch"), "%s", told);
+}
+
 /* ---- Keras 3's own export -------------------------------------------------------------------- */
 
 /* A group normalisation has gamma and beta in groups, [4] in Keras; its class goes into the file's
@@ -591,6 +632,7 @@ int main(void)
     test_row_27();
     test_prefixes();
     test_attention();
+    test_torch_names();
     test_keras3();
     test_row_28();
     test_rules();

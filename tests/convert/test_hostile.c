@@ -162,6 +162,18 @@ static void test_many_giants(void)
     check_refused(path, "claims 4294963200 bytes");
 }
 
+static void test_gap(void)
+{
+    const char *path = build_text(build_path("gap.weights.h5"));
+    mgpu_h5_lock();
+    hid_t file = new_store(path);
+    declare(file, "layers/dense/vars/0", 24, 1024);
+    declare(file, "layers/dense/vars/7", 8, 1024);
+    H5Fclose(file);
+    mgpu_h5_unlock();
+    check_refused(path, "'/layers/dense/vars/7' is in it, and what comes before it is not");
+}
+
 /* Packed, but really there: it loads. */
 static void test_packed(void)
 {
@@ -221,6 +233,10 @@ static void test_text(void)
                     "\"data_offsets\":[0,99999999999999999999]}}",
                     "are not in the file");
     put_safetensors("{\"a\":[1]}", "not JSON");
+    put_safetensors("{\"a\\u0000b\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
+                    "a name with a zero byte");
+    put_safetensors("{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}} x",
+                    "not JSON");
     put("y.safetensors", "\xff\xff\xff\xff\xff\xff\0\0{}", 10, "is not in the file");
 }
 
@@ -314,6 +330,7 @@ int main(void)
     test_links();
     test_virtual();
     test_many_giants();
+    test_gap();
     test_packed();
     test_text();
     test_cut();

@@ -236,6 +236,8 @@ static void test_halves(void)
     CHECK_OK(weights_convert(line, torch, back, &into));
     CHECK(weights_differ(back, model, 0) == 0);
 
+    const struct mgpu_convert_options checked = {.verify = true}; /* the sum is what is meant */
+    CHECK_OK(weights_convert(line, model, store, &checked));
     CHECK_OK(convert(store, false)); /* i f c o, one */
     check_tensor(store, "/layers/lstm/cell/vars/2", 11, 33, 44, 22);
     CHECK_(strstr(told, "1 recurrent bias") && strstr(told, "exact"), "%s", told);

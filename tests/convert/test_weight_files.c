@@ -128,7 +128,7 @@ static void test_twice(void)
             bytes[i] = '0';
     write_text(file, bytes, size);
     const struct mgpu_convert_options o = {.model = model};
-    CHECK_FAILS(weights_convert(line, file, out, &o), "two tensors are called '0.bias'");
+    CHECK_FAILS(weights_convert(line, file, out, &o), "two members are called '0.bias.npy'");
 }
 
 static void test_empty(void)

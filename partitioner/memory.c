@@ -183,10 +183,18 @@ struct mgpu_memory mgpu_memory_of_tasks(const struct mgpu_task_graph *t, const i
 
 /* ---- Beside it ------------------------------------------------------------------------------- */
 
+/* Of what allocators hold. */
+static const double LOST = 0.06;
+
+int64_t mgpu_memory_resident(int64_t buffers, int64_t samples, int64_t file, int64_t planning)
+{
+    static const int64_t RUNNING = INT64_C(5) << 20;
+    return (int64_t)((1 + LOST) * (double)(buffers + samples + file + planning + RUNNING));
+}
+
 int64_t mgpu_memory_overhead(const struct mgpu_device_kind *kind, int64_t total, int devices)
 {
     static const int64_t CONTEXT = INT64_C(512) << 20, NCCL = INT64_C(256) << 20;
-    static const double LOST = 0.06;
     if (kind->threads)
         return 0;
     return CONTEXT + (devices > 1 ? NCCL : 0) + (int64_t)(LOST * (double)total);

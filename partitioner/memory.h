@@ -27,6 +27,12 @@ int mgpu_memory_compiled(struct mgpu_memory *out, struct mgpu_graph *whole,
 struct mgpu_memory mgpu_memory_of_tasks(const struct mgpu_task_graph *tasks, const int *place,
                                         const int *owner, int device);
 
+/* About what a process on CPUs that runs a plan grows by: `buffers` of all ranks, `samples` of
+ * a batch as they are read, the model's file, and what planning grew by (code of libraries that is
+ * in use then, the parsed model, a compiled program); beside that a few MiB for threads and
+ * kernels, and a share for what allocators lose. */
+int64_t mgpu_memory_resident(int64_t buffers, int64_t samples, int64_t file, int64_t planning);
+
 /* What a process on a GPU needs beside that: the driver's context and NCCL's buffers, and a share
  * for what allocators lose. 0 for CPU kinds. */
 int64_t mgpu_memory_overhead(const struct mgpu_device_kind *kind, int64_t total, int devices);

@@ -177,6 +177,8 @@ static struct json_object *predicted_json(const struct mgpu_plan_file *plan)
         put_int(memory, plan->label[i], p->memory_bytes[i]);
     put(o, "memory_bytes", memory);
     put_int(o, "bytes_moved", p->bytes_moved);
+    if (p->resident_bytes)
+        put_int(o, "resident_bytes", p->resident_bytes);
     put_number(o, "lower_bound_ms", p->lower_bound_ms);
     put_number(o, "parallelism", p->parallelism);
     return o;

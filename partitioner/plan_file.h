@@ -7,7 +7,7 @@
  *                 "slice": "all"}, ...],
  *      "owners": {"W": "cpu:0"}, "buckets": [{"bytes": 4194304}],
  *      "predicted": {"step_ms": ..., "speedup": ..., "memory_bytes": {"cpu:0": ...},
- *                    "bytes_moved": ..., "lower_bound_ms": ...},
+ *                    "bytes_moved": ..., "resident_bytes": ..., "lower_bound_ms": ...},
  *      "alternatives": [{"strategy": "single", "step_ms": ..., "why": "..."}], "profile": "..."}
  *
  * A node's key is its first output; name and type are for the reader and are checked. Nodes stand
@@ -61,7 +61,8 @@ struct mgpu_predicted {
     double step_ms, speedup, single_ms, lower_bound_ms;
     double parallelism; /* work / critical path: no placement is faster by more; 0: unknown */
     int64_t bytes_moved;
-    int64_t *memory_bytes; /* by device */
+    int64_t resident_bytes; /* of the process of all ranks; 0: not known */
+    int64_t *memory_bytes;  /* by device */
 };
 
 struct mgpu_plan_file {

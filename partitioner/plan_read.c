@@ -366,6 +366,7 @@ static int read_predicted(const struct reader *r)
     MGPU_TRY(number(&p->lower_bound_ms, o, where, "lower_bound_ms"));
     MGPU_TRY(number(&p->parallelism, o, where, "parallelism"));
     MGPU_TRY(count(&p->bytes_moved, o, where, "bytes_moved"));
+    MGPU_TRY(count(&p->resident_bytes, o, where, "resident_bytes"));
     MGPU_TRY(mgpu_json_object(&memory, o, where, "memory_bytes", false));
     for (int i = 0; memory && i < plan->devices; i++)
         MGPU_TRY(count(&p->memory_bytes[i], memory, where, plan->label[i]));

@@ -37,7 +37,7 @@ static int settle_words(struct mgpu_planner *p)
 static int settle_devices(struct mgpu_planner *p)
 {
     const struct mgpu_planner_options *o = p->options;
-    MGPU_TRY(mgpu_prefix(mgpu_topology_parse(&p->planned->topology, o->devices), "--devices"));
+    MGPU_TRY(mgpu_topology_parse(&p->planned->topology, o->devices));
     struct mgpu_topology *t = p->planned->topology;
     for (int i = 0; o->memory && i < t->devices; i++)
         t->device[i].memory = o->memory;

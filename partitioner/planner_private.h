@@ -59,6 +59,10 @@ struct mgpu_plan_file *mgpu_planner_plan(struct mgpu_planner *planner,
 /* The search's `memory`: candidates on CPUs are compiled; `context` is the planner. */
 int mgpu_planner_memory(void *context, const struct mgpu_candidate *candidate, int64_t *bytes);
 
+/* What a process that runs the candidate here grows by; 0: not known. */
+int64_t mgpu_planner_resident(const struct mgpu_planner *planner,
+                              const struct mgpu_candidate *candidate);
+
 /* The result as a plan and a report. */
 int mgpu_planner_report(struct mgpu_planner *planner, const struct mgpu_search_result *result);
 

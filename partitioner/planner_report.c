@@ -186,6 +186,7 @@ static void set_predicted(struct make *m)
     p->lower_bound_ms = m->result->lower_bound_ms;
     p->parallelism = m->result->parallelism;
     p->bytes_moved = c->bytes_moved;
+    p->resident_bytes = mgpu_planner_resident(m->p, c);
 }
 
 static int64_t most_memory(const struct make *m, const struct mgpu_candidate *c)

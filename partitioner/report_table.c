@@ -184,6 +184,11 @@ void mgpu_report_table(const struct mgpu_report *r, int top, FILE *to)
     print_reasons(plan, top, to);
     print_bounds(r, to);
     print_placement(plan, to);
+    if (plan->predicted.resident_bytes) {
+        char text[MGPU_UNIT_TEXT];
+        fprintf(to, "  the process needs %s in all (code, the file, a batch of data too)\n",
+                mgpu_bytes_text(text, plan->predicted.resident_bytes));
+    }
     print_rewrites(plan, to);
     print_nodes(plan, to);
 }

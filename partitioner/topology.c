@@ -363,7 +363,7 @@ int mgpu_topology_parse(struct mgpu_topology **out, const char *spec)
     if (!*spec)
         return mgpu_fail(MGPU_EUSAGE, "--devices: nothing is named");
     if (is_file(spec))
-        return mgpu_topology_json(out, spec);
+        return mgpu_prefix(mgpu_topology_json(out, spec), "--devices");
     if (!strncmp(spec, "cpu", 3) || !strncmp(spec, "cuda", 4))
         return parse_here(out, spec);
     return parse_short(out, spec);

@@ -3,6 +3,8 @@
 #include "partitioner/plan_file.h"
 #include "partitioner/predict.h"
 #include "partitioner/report.h"
+#include "runtime/base/option_text.h"
+#include "runtime/base/resident.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
 #include "runtime/facade/made_data.h"
@@ -11,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { WARM_UP = 3, LEAST_STEPS = 10, MOST_STEPS = 200, CLASSES = 32 };
 static const double SECONDS = 3;
@@ -32,7 +33,8 @@ struct verify {
     int classes;
     struct pair class[CLASSES]; /* ms a step, all ranks */
     struct pair *memory;        /* bytes, by rank */
-    double before, resident; /* bytes of the process before anything is loaded; what it grew by */
+    int64_t before;             /* bytes of the process before anything is loaded */
+    struct pair resident;       /* what it grew by */
 };
 
 static double now_ms(void)
@@ -40,18 +42,6 @@ static double now_ms(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-}
-
-/* Bytes of this process that are in memory now. */
-static double resident(void)
-{
-    long long all, here = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    if (f && fscanf(f, "%lld %lld", &all, &here) != 2)
-        here = 0;
-    if (f)
-        fclose(f);
-    return (double)here * (double)sysconf(_SC_PAGESIZE);
 }
 
 /* ---- Running --------------------------------------------------------------------------------- */
@@ -140,13 +130,15 @@ static void take_memory(struct verify *v)
         const struct mgpu_rank *rank = mgpu_team_rank(v->t->team, r);
         v->memory[r].name = v->file->label[r];
         v->memory[r].predicted = (double)v->file->predicted.memory_bytes[r];
-        for (int b = 0; b < MGPU_BUFFERS; b++)
+        for (int b = 0; b < MGPU_BUFFER_CONSTANTS; b++)
             v->memory[r].measured += (double)mgpu_rank_own(rank, (enum mgpu_buffer)b);
         const struct mgpu_program *p = program_of(v, r);
         if (p)
             v->memory[r].measured += (double)p->bytes[MGPU_BUFFER_CONSTANTS];
     }
-    v->resident = resident() - v->before;
+    v->resident = (struct pair){.name = "resident_bytes",
+                                .predicted = (double)v->file->predicted.resident_bytes,
+                                .measured = (double)(mgpu_resident_bytes() - v->before)};
 }
 
 /* ---- Printing -------------------------------------------------------------------------------- */
@@ -169,7 +161,6 @@ static void print_pair(const struct pair *p, bool bytes, FILE *to)
 
 static void print(const struct verify *v, FILE *to)
 {
-    char text[MGPU_UNIT_TEXT];
     fprintf(to, "%s with %s (%s), batch %lld, %d steps\n\n  %-22s %12s %12s %10s\n", v->model,
             v->plan, v->file->strategy, (long long)v->t->batch, v->steps, "", "predicted",
             "measured", "error");
@@ -180,8 +171,7 @@ static void print(const struct verify *v, FILE *to)
     fputs("\nmemory\n", to);
     for (int r = 0; r < mgpu_team_size(v->t->team); r++)
         print_pair(&v->memory[r], true, to);
-    fprintf(to, "  the process grew by %s (weights of the file and data too)\n",
-            mgpu_bytes_text(text, (int64_t)v->resident));
+    print_pair(&v->resident, true, to);
 }
 
 static void put_pair(struct json_object *o, const struct pair *p)
@@ -206,7 +196,7 @@ static void print_json(const struct verify *v, FILE *to)
         put_pair(memory, &v->memory[r]);
     json_object_object_add(o, "class_ms", classes);
     json_object_object_add(o, "memory_bytes", memory);
-    json_object_object_add(o, "resident_bytes", json_object_new_double(v->resident));
+    put_pair(o, &v->resident);
     fprintf(
         to, "%s\n",
         json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
@@ -228,22 +218,41 @@ static int run(struct verify *v, const struct mgpu_options *options,
     return time_instructions(v);
 }
 
-/* The data of one batch, again and again. */
-static int with_data(struct verify *v, struct mgpu_trainer *planning, struct mgpu_options *o,
-                     const struct mgpu_partition_options *partition)
+/* Data of one batch, again and again, and the planner's losses where none are given. */
+static int settle_options(struct mgpu_options *o, struct mgpu_made_data *data,
+                          struct mgpu_trainer *planning, struct mgpu_arena *arena)
 {
     struct mgpu_graph *g;
-    struct mgpu_made_data data;
+    const char *const *given = planning->options.loss;
+    const char **loss = MGPU_NEW_ARRAY(arena, const char *, mgpu_text_count(given) + 1);
     MGPU_TRY(mgpu_build_graph(&g, planning, MGPU_MODE_TRAIN, o->batch, NULL));
-    int rc = mgpu_made_data_new(&data, g);
+    int rc = mgpu_made_data_new(data, g);
     mgpu_graph_free(g);
-    MGPU_TRY(rc);
-    o->data = data.data;
-    o->batch_axis = data.batch_axis;
-    o->rows = data.rows;
-    o->loss = planning->options.loss;
+    for (int i = 0; i < mgpu_text_count(given); i++)
+        loss[i] = mgpu_arena_string(arena, given[i]);
+    o->data = data->data;
+    o->batch_axis = data->batch_axis;
+    o->rows = data->rows;
+    o->loss = loss;
     o->shuffle = false;
     o->epochs = WARM_UP + 2 * MOST_STEPS + 1;
+    return rc;
+}
+
+static int verify(struct verify *v, struct mgpu_options *o,
+                  const struct mgpu_partition_options *partition, struct mgpu_arena *arena)
+{
+    struct mgpu_plan_file *file;
+    struct mgpu_trainer *planning;
+    struct mgpu_made_data data;
+    MGPU_TRY(mgpu_plan_file_read(&file, v->plan));
+    o->plan = v->plan;
+    o->batch = o->batch > 0 ? o->batch : file->batch;
+    mgpu_plan_file_free(file);
+    MGPU_TRY(mgpu_trainer_planning(&planning, v->model, o));
+    int rc = settle_options(o, &data, planning, arena);
+    mgpu_trainer_free(planning);
+    MGPU_TRY(rc);
     rc = run(v, o, partition);
     mgpu_made_data_free(&data);
     return rc;
@@ -253,15 +262,9 @@ int mgpu_verify(const char *model, const char *plan, const struct mgpu_options *
                 const struct mgpu_partition_options *partition, bool json, FILE *to)
 {
     struct mgpu_options o = *options;
-    struct mgpu_plan_file *file;
-    struct mgpu_trainer *planning;
-    struct verify v = {.model = model, .plan = plan, .before = resident()};
-    MGPU_TRY(mgpu_plan_file_read(&file, plan));
-    o.plan = plan;
-    o.batch = o.batch > 0 ? o.batch : file->batch;
-    mgpu_plan_file_free(file);
-    MGPU_TRY(mgpu_trainer_planning(&planning, model, &o));
-    int rc = with_data(&v, planning, &o, partition);
+    struct mgpu_arena *arena = mgpu_arena_new();
+    struct verify v = {.model = model, .plan = plan, .before = mgpu_resident_bytes()};
+    int rc = verify(&v, &o, partition, arena);
     if (rc >= 0) {
         rc = 0;
         if (json)
@@ -271,6 +274,6 @@ int mgpu_verify(const char *model, const char *plan, const struct mgpu_options *
     }
     mgpu_predict_free(v.predict);
     mgpu_trainer_free(v.t);
-    mgpu_trainer_free(planning);
+    mgpu_arena_free(arena);
     return rc;
 }

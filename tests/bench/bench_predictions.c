@@ -29,14 +29,14 @@ struct row {
     bool there;                 /* false: the model has no such plan */
     double predicted, measured; /* ms */
     double memory, counters;    /* bytes of all ranks */
-    double resident;            /* bytes that the process grew by */
+    double grown, resident;     /* bytes that the process grew by: predicted, measured */
 };
 
 struct sums {
     int rows, over;       /* steps; more than 15 % off */
     double error, worst;  /* of the times, as shares */
     int models, first;    /* the fastest is predicted to be, or is within 5 % */
-    int under, too_large; /* memory against our counters */
+    int under, too_large; /* memory against our counters, and of the process */
 };
 
 static char folder[] = "/tmp/mgpu-predictions-XXXXXX";
@@ -162,7 +162,8 @@ static void read_result(struct row *r, const char *path)
     r->there = true;
     r->predicted = number(o, "step_ms", "predicted");
     r->measured = number(o, "step_ms", "measured");
-    r->resident = number(o, "resident_bytes", NULL);
+    r->grown = number(o, "resident_bytes", "predicted");
+    r->resident = number(o, "resident_bytes", "measured");
     if (json_object_object_get_ex(o, "memory_bytes", &memory)) {
         json_object_object_foreach(memory, rank, both)
         {
@@ -193,10 +194,11 @@ static void measure(struct row *r, const char *model, int64_t batch, int cores, 
 
 static void print_row(const char *model, const char *strategy, int ranks, const struct row *r)
 {
-    printf("%-12s %-8s %5d %10.3f %10.3f %+7.1f %% %9.2f %9.2f %+6.1f %% %9.1f\n", model, strategy,
-           ranks, r->predicted, r->measured, 100 * (r->predicted / r->measured - 1),
-           r->memory / 0x1p20, r->counters / 0x1p20, 100 * (r->memory / r->counters - 1),
-           r->resident / 0x1p20);
+    printf("%-12s %-8s %5d %10.3f %10.3f %+7.1f %% %9.2f %9.2f %+6.1f %% %9.1f %8.1f %+6.1f %%\n",
+           model, strategy, ranks, r->predicted, r->measured,
+           100 * (r->predicted / r->measured - 1), r->memory / 0x1p20, r->counters / 0x1p20,
+           100 * (r->memory / r->counters - 1), r->grown / 0x1p20, r->resident / 0x1p20,
+           100 * (r->grown / r->resident - 1));
     fflush(stdout);
 }
 
@@ -207,8 +209,8 @@ static void add_row(struct sums *s, const struct row *r)
     s->error += error;
     s->over += error > 0.15;
     s->worst = fmax(s->worst, error);
-    s->under += r->memory < r->counters;
-    s->too_large += r->memory > 1.25 * r->counters;
+    s->under += (r->memory < r->counters) + (r->grown < r->resident);
+    s->too_large += (r->memory > 1.25 * r->counters) + (r->grown > 1.25 * r->resident);
 }
 
 static int ranks_of(int strategy)
@@ -265,15 +267,16 @@ int main(int argc, char **argv)
         fputs("bench_predictions: run it from the repository's folder, after a build\n", stderr);
         return EXIT_FAILURE;
     }
-    printf("%-12s %-8s %5s %10s %10s %9s %9s %9s %8s %9s\n", "model", "strategy", "ranks",
-           "predicted", "ms a step", "error", "predicted", "MiB", "error", "resident");
+    printf("%-12s %-8s %5s %10s %10s %9s %9s %9s %8s %9s %8s %8s\n", "model", "strategy", "ranks",
+           "predicted", "ms a step", "error", "predicted", "MiB", "error", "predicted", "resident",
+           "error");
     for (int i = 0; i < (argc > 1 ? argc - 1 : MODELS); i++)
         run_model(&s, argc > 1 ? argv[i + 1] : names[i]);
     printf("\nsteps: mean error %.1f %%, worst %.1f %%, %d of %d more than 15 %% off\n"
            "the strategy predicted to be the fastest is, or is within 5 %%: %d of %d models\n"
            "memory: %d of %d predicted too small, %d more than 25 %% too large\n",
            100 * s.error / s.rows, 100 * s.worst, s.over, s.rows, s.first, s.models, s.under,
-           s.rows, s.too_large);
+           2 * s.rows, s.too_large);
     char command[256];
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command) ? EXIT_FAILURE : EXIT_SUCCESS;

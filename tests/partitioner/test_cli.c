@@ -157,6 +157,40 @@ static double number_in(struct json_object *o, const char *a, const char *b, con
     return json_object_get_double(o);
 }
 
+/* Statistics of the whole batch are summed in the middle of the step, as are their gradients: at
+ * least two sums each, of four channels, by two replicas. */
+static void test_norm_sums(void)
+{
+    static const char *const modes[] = {"train", "sync"};
+    double ms[2], moved[2];
+    make_onnx_file(build_path("norm.onnx"), "producer pytorch\n"
+                                            "input x float N 4 6 6\n"
+                                            "init q float 1 4 1 1 = 0.5\n"
+                                            "init s float 4 = 1\ninit b float 4 = 0\n"
+                                            "init m float 4 = 0\ninit v float 4 = 1\n"
+                                            "init w float 4 2 = 0.5\n"
+                                            "h = Mul(x, q)\n"
+                                            "n = BatchNormalization(h, s, b, m, v)\n"
+                                            "g = GlobalAveragePool(n)\n"
+                                            "f = Flatten(g)\n"
+                                            "y = MatMul(f, w)\n"
+                                            "output y float N 2\n");
+    for (int i = 0; i < 2; i++) {
+        char arguments[256];
+        snprintf(arguments, sizeof arguments,
+                 "norm.onnx --devices 2xh100-nvlink --batch 8 --strategy data --batch-norm %s "
+                 "--plan plan.json",
+                 modes[i]);
+        CHECK_RUN(arguments);
+        struct mgpu_plan_file *p = read_plan("plan.json");
+        ms[i] = p ? p->predicted.step_ms : 0;
+        moved[i] = p ? (double)p->predicted.bytes_moved : 0;
+        mgpu_plan_file_free(p);
+    }
+    CHECK(ms[1] > ms[0] && moved[1] >= moved[0] + 2 * 4 * 4 * 4);
+    unlink(build_path("plan.json"));
+}
+
 /* A plan is run here: all is measured, and memory is never more than was predicted. */
 static void test_verify(void)
 {
@@ -176,6 +210,10 @@ static void test_verify(void)
         double predicted = (double)p->predicted.memory_bytes[i];
         CHECK(bytes > 0 && bytes <= predicted && predicted <= 1.01 * bytes);
     }
+    double process = p ? (double)p->predicted.resident_bytes : 0;
+    CHECK(p && process > (double)(p->predicted.memory_bytes[0] + p->predicted.memory_bytes[1]));
+    CHECK_NEAR(number_in(o, "resident_bytes", "predicted", NULL), process, 0.5);
+    CHECK(number_in(o, "resident_bytes", "measured", NULL) > 0);
     json_object_put(o);
     mgpu_plan_file_free(p);
     CHECK_RUN("two.onnx --verify plan.json");
@@ -468,6 +506,7 @@ int main(void)
     make_models();
     test_table();
     test_strategies();
+    test_norm_sums();
     test_verify();
     test_stdout();
     test_pins();

@@ -58,10 +58,9 @@ const char *mgpu_framework_name(const struct mgpu_framework_arrays *a, int varia
     if (!*x->leaf)
         return mgpu_variable_initializer(v, variable);
     if (v->family == MGPU_FAMILY_TORCH) {
-        const char *own = mgpu_variable_initializer(v, variable);
-        struct mgpu_scope scope = mgpu_scope_dotted(a->arena, own);
+        struct mgpu_scope scope = mgpu_scope_dotted(a->arena, x->own);
         if (!strcmp(scope.path, l->path) && !strcmp(scope.op, x->leaf))
-            return own;
+            return x->own;
         char *name = mgpu_arena_format(a->arena, "%s%s%s", l->path, *l->path ? "/" : "", x->leaf);
         for (char *slash = name; (slash = strchr(slash, '/'));)
             *slash = '.';

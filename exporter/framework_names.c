@@ -58,10 +58,9 @@ const char *mgpu_framework_name(const struct mgpu_framework_arrays *a, int varia
     if (!*x->leaf)
         return mgpu_variable_initializer(v, variable);
     if (v->family == MGPU_FAMILY_TORCH) {
-        const char *own = mgpu_variable_initializer(v, variable);
-        struct mgpu_scope scope = mgpu_scope_dotted(a->arena, own);
+        struct mgpu_scope scope = mgpu_scope_dotted(a->arena, x->own);
         if (!strcmp(scope.path, l->path) && !strcmp(scope.op, x->leaf))
-            return own;
+            return x->own;
         char *name = mgpu_arena_format(a->arena, "%s%s%s", l->path, *l->path ? "/" : "", x->leaf);
         for (char *slash = name; (slash = strchr(slash, '/'));)
             *slash = '.';
@@ -181,17 +180,31 @@ static int check_like(const struct mgpu_checkpoint *c, enum mgpu_target target)
                      c->path, mgpu_checkpoint_kind_name(c->kind), legacy ? ", or a .keras" : "");
 }
 
+/* The first file of this layout, or one that stands for it. */
+static int open_like(struct mgpu_framework_arrays *a, enum mgpu_target target,
+                     const char *const *like)
+{
+    int rc = 0;
+    for (int i = 0; like[i]; i++) {
+        mgpu_checkpoint_close(a->like);
+        a->like = NULL;
+        MGPU_TRY(mgpu_checkpoint_open(&a->like, like[i], true));
+        if ((rc = check_like(a->like, target)) == 0)
+            return 0;
+    }
+    return rc;
+}
+
 static int follow(struct mgpu_framework_arrays *a, const struct mgpu_model_source *s,
-                  enum mgpu_target target, const char *like)
+                  enum mgpu_target target, const char *const *like)
 {
     static const struct mgpu_match_options strict;
-    MGPU_TRY(mgpu_checkpoint_open(&a->like, like, true));
-    MGPU_TRY(check_like(a->like, target));
+    MGPU_TRY(open_like(a, target, like));
     if (s->state && !a->like->ordered)
         return mgpu_fail(MGPU_EINVALID,
                          "%s does not say in which order the model has its layers, which the "
                          "optimizer's state goes by: --like wants a .keras",
-                         like);
+                         a->like->path);
     mgpu_variables_new(&a->variables, s->model, s->weights, MGPU_FAMILY_KERAS);
     MGPU_TRY(mgpu_match_new(&a->match, a->like, a->variables, &strict));
     if (target == MGPU_TARGET_KERAS_H5 && is_store(a->like))
@@ -207,7 +220,7 @@ static int name_all(struct mgpu_framework_arrays *a, const struct mgpu_model_sou
                     enum mgpu_target target, const struct mgpu_model_write_options *o)
 {
     bool store = target == MGPU_TARGET_KERAS_STORE;
-    if (o->like && (store || target == MGPU_TARGET_KERAS_H5))
+    if (o->like && *o->like && (store || target == MGPU_TARGET_KERAS_H5))
         return follow(a, s, target, o->like);
     if (o->onnx_names && !store) {
         list_initializers(a, s);

@@ -64,6 +64,23 @@ void mgpu_match_exact(struct mgpu_match *m)
     }
 }
 
+/* A merged parameter goes by a name that is no initializer's. */
+static void match_merged(struct mgpu_match *m)
+{
+    struct mgpu_names *names = mgpu_names_new(m->arena);
+    for (int i = m->model->count - 1; i >= 0; i--) {
+        const char *own = m->model->variable[i].own;
+        if (*own && strcmp(own, mgpu_variable_initializer(m->model, i)))
+            mgpu_names_set(names, own, (void *)(intptr_t)(i + 1));
+    }
+    for (int t = 0; t < m->file->count; t++) {
+        int variable =
+            free_weight(m, t) ? (int)(intptr_t)mgpu_names_get(names, m->file->tensor[t].name) : 0;
+        if (variable && m->tensor[variable - 1] < 0)
+            mgpu_match_whole(m, t, variable - 1);
+    }
+}
+
 /* ---- Layers of the file ---------------------------------------------------------------------- */
 
 /* The layer of a nested model is also known without the model's name; the two parts of a
@@ -258,6 +275,7 @@ int mgpu_match_new(struct mgpu_match **out, const struct mgpu_checkpoint *file,
     start(m, file, model);
     int rc = options->map ? mgpu_match_rules(m, options->map) : 0;
     if (rc == 0) {
+        match_merged(m);
         mgpu_match_exact(m);
         if (file->kind != MGPU_CHECKPOINT_ONNX) /* whose layouts are no framework's */
             match_layers(m, &layers, options->by_order);

@@ -163,7 +163,7 @@ void mgpu_variable_plain(struct mgpu_variable *x, enum mgpu_family family,
     set_shape(x, a->rank, a->dims);
     x->layout = mgpu_weight_layout_same(a->rank, a->dims);
     x->leaf = leaf_of(x->role, family);
-    if (r->own_name) {
+    if (r->as_named) {
         x->leaf = op;
         return;
     }

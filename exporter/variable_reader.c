@@ -127,7 +127,6 @@ void mgpu_variable_reader_of(struct mgpu_variable_reader *r, const struct mgpu_v
     r->grouped = v->family == MGPU_FAMILY_KERAS && is_grouped(v, r->node);
     r->flat =
         strstr(name, "/ExpandDims") || (v->family == MGPU_FAMILY_KERAS && is_flat(v, r->node));
-    r->own_name = v->family == MGPU_FAMILY_TORCH && *mgpu_scope_dotted(v->arena, name).op;
 }
 
 /* ---- Roles ----------------------------------------------------------------------------------- */

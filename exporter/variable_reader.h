@@ -9,10 +9,12 @@ struct mgpu_variable_reader {
     int input;
     const struct mgpu_onnx_node *owner; /* of a bias: the product that it is added to */
     bool recurrent, product;
-    bool moved;    /* the graph itself transposes or reshapes it first */
-    bool own_name; /* PyTorch: has its name still, so it is as PyTorch has it */
-    bool grouped;  /* TensorFlow: of a group normalisation, which has the channels in groups */
-    bool flat;     /* TensorFlow made a one-dimensional kernel two-dimensional */
+    bool moved;  /* the graph itself transposes or reshapes it first */
+    bool shared; /* several layers have its initializer, or had it before they were trained */
+    const char *own_name; /* that the exporter gave it; "" where it is shared */
+    bool as_named;        /* PyTorch: has its name still, so it is as PyTorch has it */
+    bool grouped; /* TensorFlow: of a group normalisation, which has the channels in groups */
+    bool flat;    /* TensorFlow made a one-dimensional kernel two-dimensional */
 };
 
 void mgpu_variable_reader_of(struct mgpu_variable_reader *reader, const struct mgpu_variables *v,

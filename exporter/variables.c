@@ -18,7 +18,8 @@ struct builder {
     struct mgpu_names *owners; /* path of a product's layer, by the node */
     struct mgpu_names *depths; /* recurrent layers seen, by module, and of a node, plus 1 */
     bool tensorflow, pytorch, renumbered;
-    int *users; /* weights of each initializer */
+    int *users;    /* of each initializer: the weights that go by its name */
+    int *split_of; /* that a run split it off (weights.c), plus 1; 0: it was not split off */
 };
 
 enum { STEPS_MOST = 8 };
@@ -86,18 +87,91 @@ static bool is_inside(const char *path, const char *outer)
     return n && !strncmp(path, outer, n) && path[n] == '/';
 }
 
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+/* "5.bias", or "scale" beside a parameter of the model itself; not a layer ("/5"), nor the name of
+ * a value: TorchScript's of what the model itself computes begin with '/', as the node's does. */
+static bool is_parameter(const char *name, const char *merged_into, const char *node)
+{
+    bool outermost = *node == '/' && !strpbrk(merged_into, "./:");
+    return *name && (outermost || strchr(name, '.')) && !strpbrk(name, "/#") &&
+           !ends_with(name, ".var") && !ends_with(name, ".mean");
+}
+
+/* What TorchScript calls a parameter that it merged into another's initializer; "" unknown. In a
+ * trained model it stands behind the '@', where dynamo's have the reader's layer, or its output. */
+static const char *alias_of(const struct builder *b, const struct mgpu_holder *h)
+{
+    const struct mgpu_onnx_model *model = b->v->model;
+    int of = b->split_of[h->initializer] - 1;
+    const char *name = model->initializer[h->initializer].name;
+    const char *from = of < 0 ? name : model->initializer[of].name, *as = h->alias;
+    const struct mgpu_onnx_node *node = h->uses ? model->all[h->use[0].node] : NULL;
+    if (!node || !b->pytorch)
+        return "";
+    if (of >= 0 && (!*node->layer || *node->layer == '/'))
+        as = name + strlen(from) + 1;
+    return is_parameter(as, from, node->name) ? as : "";
+}
+
+/* The initializer under whose name it was exported. */
+static int exported_as(const struct builder *b, const struct mgpu_holder *h)
+{
+    int of = b->split_of[h->initializer] - 1;
+    return of < 0 ? h->initializer : of;
+}
+
+static const char *path_of_reader(const struct builder *b, const struct mgpu_variable_reader *r)
+{
+    return b->tensorflow ? mgpu_scope_tensorflow(b->v->arena, r->node->name, b->renumbered).path
+                         : mgpu_scope_of_layer(b->v->arena, r->node->layer);
+}
+
+/* dynamo merges what copies of a module have: if this reader takes it as the reader in the module
+ * that the name is of does, its name in the module is the same. Gives the path of what has it. */
+static const char *path_in_copy(const struct builder *b, const struct mgpu_variable_reader *r,
+                                const struct mgpu_holder *h, const char *path)
+{
+    const struct mgpu_weights *w = b->v->weights;
+    for (int i = 0; i < w->count; i++)
+        for (int k = 0; k < w->weight[i].holders; k++) {
+            const struct mgpu_holder *other = &w->weight[i].holder[k];
+            if (!other->uses || exported_as(b, other) != exported_as(b, h))
+                continue;
+            struct mgpu_variable_reader first = {0};
+            mgpu_variable_reader_of(&first, b->v, other);
+            const char *around = path_of_reader(b, &first);
+            if (!*around || (strcmp(path, around) && !is_inside(path, around)))
+                continue;
+            bool same = !strcmp(first.node->type, r->node->type) && first.input == r->input;
+            return same ? mgpu_arena_format(b->v->arena, "%s%s", path_of_reader(b, r),
+                                            path + strlen(around))
+                        : NULL;
+        }
+    return NULL;
+}
+
 /* By the initializer's name, unless several layers share the initializer; else by the node's, but
  * for PyTorch's modules whose weights another one around them uses itself. */
-static struct mgpu_scope scope_of(const struct builder *b, const struct mgpu_variable_reader *r,
+static struct mgpu_scope scope_of(const struct builder *b, struct mgpu_variable_reader *r,
                                   const struct mgpu_holder *h)
 {
-    const char *name = b->v->model->initializer[h->initializer].name;
+    const char *alias = alias_of(b, h), *around = path_of_reader(b, r);
+    const char *name = *alias ? alias : b->v->model->initializer[exported_as(b, h)].name;
     struct mgpu_scope s = named_scope(b, name);
-    const char *around = b->tensorflow
-                             ? mgpu_scope_tensorflow(b->v->arena, r->node->name, b->renumbered).path
-                             : mgpu_scope_of_layer(b->v->arena, r->node->layer);
-    bool shared = b->users[h->initializer] > 1 && !(b->pytorch && is_inside(s.path, around));
-    if (shared || (!*s.path && !(b->pytorch && *s.op)))
+    r->shared =
+        !*alias && b->users[h->initializer] > 1 && !(b->pytorch && is_inside(s.path, around));
+    r->own_name = r->shared ? "" : name;
+    const char *copy =
+        r->shared && b->pytorch && *s.path && *around ? path_in_copy(b, r, h, s.path) : NULL;
+    r->as_named = b->v->family == MGPU_FAMILY_TORCH && *s.op && (!r->shared || copy);
+    if (copy)
+        s.path = copy;
+    else if (r->shared || (!*s.path && !(b->pytorch && *s.op)))
         s.path = around;
     if (!*s.path && r->owner && b->tensorflow)
         s.path = mgpu_scope_tensorflow(b->v->arena, r->owner->name, b->renumbered).path;
@@ -235,7 +309,10 @@ static void add_holder(struct builder *b, int weight, int holder)
     struct mgpu_variable x = {.weight = weight,
                               .holder = holder,
                               .role = mgpu_variable_role_of(&r, a, scope.op),
+                              .own = r.own_name,
                               .leaf = ""};
+    /* The name that layers share may be one of another kind: a mean's that a bias has, too. */
+    r.as_named |= b->v->family == MGPU_FAMILY_TORCH && *scope.op && x.role == MGPU_VAR_OTHER;
     if (r.recurrent && !r.moved && a->rank >= 2)
         add_recurrent(b, &x, &r, a);
     else
@@ -264,6 +341,33 @@ static int by_use(const void *a, const void *b)
     return x->node != y->node ? x->node - y->node : x->input - y->input;
 }
 
+/* A trained model has an initializer of its own for each parameter: '2.bias@5.bias' was split off
+ * '2.bias' (weights.c), which is still called as one of those that were merged. */
+static void find_split(struct builder *b)
+{
+    const struct mgpu_onnx_model *model = b->v->model;
+    struct mgpu_names *names = mgpu_names_new(b->v->arena);
+    for (int i = 0; i < model->initializers; i++)
+        mgpu_names_set(names, model->initializer[i].name, (void *)(intptr_t)(i + 1));
+    for (int i = 0; i < model->initializers; i++) {
+        const char *name = model->initializer[i].name;
+        for (const char *at = name; !b->split_of[i] && (at = strchr(at, '@')); at++)
+            b->split_of[i] = (int)(intptr_t)mgpu_names_get(
+                names, mgpu_arena_format(b->v->arena, "%.*s", (int)(at - name), name));
+    }
+}
+
+/* What was split off shares the name of where it came from. */
+static void count_user(const struct builder *b, const struct mgpu_holder *h)
+{
+    if (*alias_of(b, h))
+        return;
+    int of = b->split_of[h->initializer] - 1;
+    b->users[h->initializer] += of < 0 ? 1 : 2;
+    if (of >= 0)
+        b->users[of]++;
+}
+
 static int list_holders(struct first_use **out, const struct builder *b)
 {
     const struct mgpu_weights *w = b->v->weights;
@@ -272,7 +376,7 @@ static int list_holders(struct first_use **out, const struct builder *b)
     for (int i = 0; i < w->count; i++)
         for (int h = 0; h < w->weight[i].holders; h++) {
             const struct mgpu_holder *holder = &w->weight[i].holder[h];
-            b->users[holder->initializer]++;
+            count_user(b, holder);
             if (!holder->uses)
                 continue;
             bool moved;
@@ -341,7 +445,7 @@ static int nameless_kernels(struct mgpu_variable *kernel[3], const struct mgpu_v
     for (int i = 0; i < v->count; i++) {
         struct mgpu_variable *x = &v->variable[i];
         if (x->layer != layer || x->role != MGPU_VAR_KERNEL ||
-            *mgpu_scope_dotted(v->arena, mgpu_variable_initializer(v, i)).op || n++ >= 3)
+            *mgpu_scope_dotted(v->arena, x->own).op || n++ >= 3)
             continue;
         int at = n - 1;
         for (; at > 0 && node_of(v, x) < node_of(v, kernel[at - 1]); at--)
@@ -388,9 +492,11 @@ void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_mode
                         .depths = mgpu_names_new(v->arena),
                         .tensorflow = model->producer == MGPU_PRODUCER_TENSORFLOW,
                         .pytorch = model->producer == MGPU_PRODUCER_PYTORCH,
-                        .users = mgpu_xcalloc((size_t)model->initializers + 1, sizeof *b.users)};
+                        .users = mgpu_xcalloc((size_t)model->initializers + 1, sizeof *b.users),
+                        .split_of = MGPU_NEW_ARRAY(v->arena, int, model->initializers)};
     b.renumbered = b.tensorflow && mgpu_scope_renumbered(v->arena, model);
     v->renumbered = b.renumbered;
+    find_split(&b);
     int n = list_holders(&uses, &b);
     for (int i = 0; i < n; i++)
         note_owner(&b, uses[i].weight, uses[i].holder);

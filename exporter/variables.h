@@ -33,6 +33,7 @@ struct mgpu_variable {
     int weight, holder; /* in mgpu_weights */
     int layer;
     enum mgpu_variable_role role;
+    const char *own;  /* the exporter's name for it; "" where several layers share that */
     const char *leaf; /* its name in the layer: "kernel", "weight_ih_l0"; "" unknown */
     int rank;         /* as the framework has it */
     int64_t dims[MGPU_MAX_RANK];

@@ -217,6 +217,7 @@ static void leave_uses(struct mgpu_identify *in, int weight)
         one.use = &all.use[i];
         one.uses = 1;
         one.added = true;
+        one.alias = "";
         const struct mgpu_onnx_node *node = in->model->all[one.use->node];
         const char *name = mgpu_weight_unique(
             in, mgpu_arena_format(in->arena, "%s@%s", name_of(in, all.initializer),

@@ -190,6 +190,7 @@ static void make_weight(struct mgpu_identify *in, int candidate, bool own)
         .uses = c->uses,
         .use = mgpu_arena_copy(in->arena, c->use, sizeof *c->use * (size_t)c->uses),
         .added = !own,
+        .alias = c->alias,
     };
     *w = (struct mgpu_weight){
         .name = own ? in->model->initializer[c->initializer].name : split_name(in, c),

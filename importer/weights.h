@@ -35,6 +35,8 @@ struct mgpu_holder {
     struct mgpu_use *use; /* the uses of this initializer that are this parameter */
     bool added; /* split off: has no initializer of its own in the file; leaves as a new one, called
                  * the parameter's name, to which exactly these uses are rewired */
+    const char *alias; /* what the framework calls it, where the file says so beside the
+                        * initializer's name; else "" */
 };
 
 /* One parameter: trained, frozen or a statistic. Its contents are holder[0]'s. */

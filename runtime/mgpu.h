@@ -47,8 +47,8 @@ struct mgpu_options {
     const char *init; /* a file of weights of any kind; as in mgpu_convert_options: */
     const char *map;
     bool partial, skip_mismatch, allow_nonfinite;
-    bool optimizer_state; /* what it holds of an optimizer, too */
-    const char *like;     /* a Keras file whose structure saved Keras files get */
+    bool optimizer_state;    /* what it holds of an optimizer, too */
+    const char *const *like; /* Keras files, of a layout each, whose structure saved ones get */
     bool by_order; /* where names leave it open, layers go by order: init, and Keras 3 files */
     const char *batch_norm, *bn_variance;
     const char *const *bn_momentum, *const *dropout;

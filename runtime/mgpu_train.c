@@ -12,14 +12,28 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t interrupted; /* finish the step, save, stop */
 
+enum { SAME_WISH_MS = 1000 };
+
+/* What follows at once is the same wish: timeout and job schedulers signal a process and then its
+ * group, terminals a wrapper that passes it on. A later one ends the program at once. */
 static void interrupt(int signal_number)
 {
-    interrupted = signal_number;
-    signal(signal_number, SIG_DFL); /* a second one ends the program at once */
+    static struct timespec first;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!interrupted) {
+        first = now;
+        interrupted = signal_number;
+    } else if ((now.tv_sec - first.tv_sec) * 1000 + (now.tv_nsec - first.tv_nsec) / 1000000 >=
+               SAME_WISH_MS) {
+        signal(signal_number, SIG_DFL);
+        raise(signal_number);
+    }
 }
 
 /* Ctrl-C, the end of the terminal or of the job's time: one that the program's starter wants to be

@@ -181,7 +181,7 @@ static int write_model(struct model *m, const char *in, const char *out, enum mg
     const struct mgpu_model_write_options w = {.as_exported = true,
                                                .onnx_names = o->names && !strcmp(o->names, "onnx"),
                                                .by_order = o->by_order,
-                                               .like = o->like};
+                                               .like = (const char *const[]){o->like, NULL}};
     MGPU_TRY(mgpu_model_write(&m->source, out, target, &w, &count));
     if (target == MGPU_TARGET_ONNX)
         tell_training_form(m, out);

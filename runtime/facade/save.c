@@ -62,7 +62,8 @@ int mgpu_check_apart(const struct mgpu_trainer *t, const char *path)
     MGPU_TRY(apart(path, "the model that is read", t->path));
     MGPU_TRY(apart(path, "the file of --init", o->init));
     MGPU_TRY(apart(path, "the file of --plan", o->plan));
-    MGPU_TRY(apart(path, "the file of --like", o->like));
+    for (int i = 0; o->like && o->like[i]; i++)
+        MGPU_TRY(apart(path, "a file of --like", o->like[i]));
     MGPU_TRY(apart(path, "the file of --map", o->map));
     MGPU_TRY(apart_from_data(t->arena, path, "a file of --data", o->data));
     return apart_from_data(t->arena, path, "a file of --val", o->val);

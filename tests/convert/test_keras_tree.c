@@ -119,6 +119,33 @@ static void test_inside(void)
     CHECK_(strstr(told, "names with '/' ('m/encoder/dense_1')"), "%s", told);
 }
 
+/* A run that saves both layouts follows a file of each. */
+static void test_like(void)
+{
+    const char *saved = tiny_path("run.h5"), *saved_store = tiny_path("run.weights.h5");
+    struct mgpu_options o = MGPU_OPTIONS;
+    struct mgpu_trainer *t;
+    CHAIN_3("sequential");
+    CHECK_OK(convert(legacy, false));
+    CHECK_OK(convert(store, false));
+    o.data = tiny_list(tiny_noise("h0", 1, 2, (int64_t[]){6, 4}),
+                       tiny_noise("label", 2, 2, (int64_t[]){6, 4}), NULL);
+    o.loss = tiny_list("mse", NULL);
+    o.batch = 3;
+    o.like = tiny_list(legacy, store, NULL);
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    CHECK_OK(mgpu_check_save(t, saved));
+    CHECK_OK(mgpu_save(t, saved));
+    CHECK_OK(mgpu_check_save(t, saved_store));
+    CHECK_OK(mgpu_save(t, saved_store));
+    mgpu_trainer_free(t);
+    CHECK(weights_differ(saved, legacy, 0) == 0 && weights_differ(saved_store, store, 0) == 0);
+    o.like = tiny_list(store, NULL);
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    CHECK_FAILS(mgpu_check_save(t, saved), "a file of the same layout must be followed");
+    mgpu_trainer_free(t);
+}
+
 /* The legacy layout has statistics at the end of a model inside, and what is frozen with them. */
 static void test_statistics(void)
 {
@@ -259,6 +286,7 @@ int main(void)
     legacy = tiny_path("out.h5");
     back = tiny_path("back.onnx");
     test_inside();
+    test_like();
     test_statistics();
     test_folded();
     test_reasons();

@@ -186,10 +186,10 @@ struct mgpu_memory mgpu_memory_of_tasks(const struct mgpu_task_graph *t, const i
 /* Of what allocators hold. */
 static const double LOST = 0.06;
 
-int64_t mgpu_memory_resident(int64_t buffers, int64_t samples, int64_t file, int64_t planning)
+int64_t mgpu_memory_resident(int64_t buffers, int64_t samples, int64_t file)
 {
-    static const int64_t RUNNING = INT64_C(5) << 20;
-    return (int64_t)((1 + LOST) * (double)(buffers + samples + file + planning + RUNNING));
+    static const int64_t RUNNING = INT64_C(13) << 20;
+    return (int64_t)((1 + LOST) * (double)(buffers + samples + file + RUNNING));
 }
 
 int64_t mgpu_memory_overhead(const struct mgpu_device_kind *kind, int64_t total, int devices)

@@ -41,9 +41,7 @@ struct mgpu_planner_options {
     bool recompute;   /* activations in any case; else only when nothing fits without */
     double search_ms; /* of one core, about; 0: a default */
 
-    bool compile;     /* CPU plans are compiled, for their exact memory */
-    int64_t resident; /* of this process before the model was read (mgpu_resident_bytes); 0: the
-                       * memory of a process that runs the plan is not predicted */
+    bool compile; /* CPU plans are compiled, for their exact memory */
 
     /* Times this model's operators on the devices, which must be here, and keeps them in `profile`
      * when it is given. Progress: what is measured, and the share that is done; may be NULL. */

@@ -2,7 +2,6 @@
 #include "partitioner/memory.h"
 #include "partitioner/plan_check.h"
 #include "partitioner/planner_private.h"
-#include "runtime/base/resident.h"
 #include "runtime/base/status.h"
 
 #include <stdlib.h>
@@ -60,12 +59,11 @@ int mgpu_planner_memory(void *context, const struct mgpu_candidate *c, int64_t *
 
 int64_t mgpu_planner_resident(const struct mgpu_planner *p, const struct mgpu_candidate *c)
 {
-    int64_t planning = mgpu_resident_bytes() - p->options->resident, buffers = 0;
+    int64_t buffers = 0;
     struct stat file;
-    if (!p->options->resident || !all_cpus(p->planned->topology) || stat(p->model->path, &file) < 0)
+    if (!p->options->compile || !all_cpus(p->planned->topology) || stat(p->model->path, &file) < 0)
         return 0;
     for (int d = 0; d < p->planned->topology->devices; d++)
         buffers += c->memory[d];
-    return mgpu_memory_resident(buffers, c->replicas * c->graph->input_bytes, file.st_size,
-                                planning);
+    return mgpu_memory_resident(buffers, c->replicas * c->graph->input_bytes, file.st_size);
 }

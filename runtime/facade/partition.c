@@ -3,7 +3,6 @@
 #include "partitioner/planner.h"
 #include "runtime/base/names.h"
 #include "runtime/base/option_text.h"
-#include "runtime/base/resident.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
 #include "runtime/graph/fold.h"
@@ -158,7 +157,6 @@ static int planner_options(struct mgpu_planner_options *out, const struct mgpu_o
                                          .profile = p->profile,
                                          .recompute = o->recompute,
                                          .compile = true,
-                                         .resident = mgpu_resident_bytes(),
                                          .measure = p->measure,
                                          .progress = p->progress,
                                          .progress_context = p->progress_context};

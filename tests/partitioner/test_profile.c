@@ -28,7 +28,7 @@ static void check_signature(const struct mgpu_graph *g)
 {
     char text[MGPU_SIGNATURE_TEXT];
     CHECK_(!strcmp(mgpu_node_signature(text, first(g, "matmul")),
-                   "matmul{transpose_a=0 transpose_b=0} float[8,64] float[64,128] -> "
+                   "matmul{transpose_a=0 transpose_b=0 relu=0 sums=a} float[8,64] float[64,128] -> "
                    "float[8,128]"),
            "%s", text);
     mgpu_node_signature(text, first(g, "update"));

@@ -9,13 +9,15 @@
 #include "runtime/mgpu.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t interrupted; /* finish the step, save, stop */
+/* Atomic: each signal may come to another thread. */
+static atomic_int interrupted; /* finish the step, save, stop */
 
 enum { SAME_WISH_MS = 1000 };
 
@@ -23,14 +25,14 @@ enum { SAME_WISH_MS = 1000 };
  * group, terminals a wrapper that passes it on. A later one ends the program at once. */
 static void interrupt(int signal_number)
 {
-    static struct timespec first;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (!interrupted) {
-        first = now;
+    static atomic_llong first; /* milliseconds of the clock; 0: none yet */
+    struct timespec clock;
+    long long before = 0;
+    clock_gettime(CLOCK_MONOTONIC, &clock);
+    long long now = clock.tv_sec * 1000LL + clock.tv_nsec / 1000000 + 1;
+    if (atomic_compare_exchange_strong(&first, &before, now)) {
         interrupted = signal_number;
-    } else if ((now.tv_sec - first.tv_sec) * 1000 + (now.tv_nsec - first.tv_nsec) / 1000000 >=
-               SAME_WISH_MS) {
+    } else if (now - before >= SAME_WISH_MS) {
         signal(signal_number, SIG_DFL);
         raise(signal_number);
     }

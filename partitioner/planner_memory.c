@@ -18,14 +18,6 @@ static int compiled_memory(struct mgpu_planner *p, const struct mgpu_plan *plan,
     return mgpu_memory_compiled(out, g, plan, place, 1, t->kind[t->device[device].kind].threads);
 }
 
-static bool all_cpus(const struct mgpu_topology *t)
-{
-    for (int k = 0; k < t->kinds; k++)
-        if (!t->kind[k].threads)
-            return false;
-    return true;
-}
-
 /* The same place of another replica needs as much, but for what they share. */
 static int plan_bytes(struct mgpu_planner *p, const struct mgpu_plan_file *file, const int *device,
                       int64_t *bytes)
@@ -48,7 +40,7 @@ int mgpu_planner_memory(void *context, const struct mgpu_candidate *c, int64_t *
 {
     struct mgpu_planner *p = context;
     int *device;
-    if (!all_cpus(p->planned->topology))
+    if (!mgpu_topology_all_cpus(p->planned->topology))
         return 0;
     struct mgpu_plan_file *file = mgpu_planner_plan(p, c, &device);
     int rc =
@@ -61,7 +53,8 @@ int64_t mgpu_planner_resident(const struct mgpu_planner *p, const struct mgpu_ca
 {
     int64_t buffers = 0;
     struct stat file;
-    if (!p->options->compile || !all_cpus(p->planned->topology) || stat(p->model->path, &file) < 0)
+    if (!p->options->compile || !mgpu_topology_all_cpus(p->planned->topology) ||
+        stat(p->model->path, &file) < 0)
         return 0;
     for (int d = 0; d < p->planned->topology->devices; d++)
         buffers += c->memory[d];

@@ -35,6 +35,14 @@ void mgpu_topology_free(struct mgpu_topology *t)
         mgpu_arena_free(t->arena);
 }
 
+bool mgpu_topology_all_cpus(const struct mgpu_topology *t)
+{
+    for (int k = 0; k < t->kinds; k++)
+        if (!t->kind[k].threads)
+            return false;
+    return true;
+}
+
 int mgpu_topology_find(const struct mgpu_topology *t, const char *name)
 {
     for (int i = 0; i < t->devices; i++)

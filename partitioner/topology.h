@@ -77,6 +77,9 @@ struct mgpu_topology {
 int mgpu_topology_parse(struct mgpu_topology **out, const char *spec);
 void mgpu_topology_free(struct mgpu_topology *topology);
 
+/* Whether no kind of its devices is a GPU. */
+bool mgpu_topology_all_cpus(const struct mgpu_topology *topology);
+
 /* The device called `name`, or -1. */
 int mgpu_topology_find(const struct mgpu_topology *topology, const char *name);
 

@@ -165,7 +165,7 @@ int mgpu_find_towers(struct mgpu_plan *plan, struct mgpu_trainer *t, int64_t bat
 /* GPUs run attention by the products of their libraries. */
 static bool on_cpus(const struct mgpu_trainer *t)
 {
-    bool cpus = t->devices || !t->options.devices || !strncmp(t->options.devices, "cpu", 3);
+    bool cpus = !t->for_gpus;
     for (int i = 0; t->devices && i < t->device_count; i++)
         cpus = cpus && t->devices[i].gpu < 0;
     return cpus;

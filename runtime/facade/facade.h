@@ -121,6 +121,7 @@ struct mgpu_trainer {
     struct mgpu_options options;
     char *path;    /* of the model */
     bool planning; /* there are no data, and labels are made up */
+    bool for_gpus; /* some device that is planned for is a GPU */
 
     struct mgpu_onnx_file *file;
     struct mgpu_onnx_model *model;

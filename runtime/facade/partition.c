@@ -1,6 +1,7 @@
 /* Plans for a model without data: what mgpu-partition does. */
 #include "partitioner/annotate.h"
 #include "partitioner/planner.h"
+#include "partitioner/topology.h"
 #include "runtime/base/names.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
@@ -163,6 +164,16 @@ static int planner_options(struct mgpu_planner_options *out, const struct mgpu_o
     return p->memory ? parse_bytes(&out->memory, p->memory) : 0;
 }
 
+/* Graphs depend on it (build.c). */
+static int settle_kinds(struct mgpu_trainer *t, const char *devices)
+{
+    struct mgpu_topology *topology;
+    MGPU_TRY(mgpu_topology_parse(&topology, devices));
+    t->for_gpus = !mgpu_topology_all_cpus(topology);
+    mgpu_topology_free(topology);
+    return 0;
+}
+
 /* ---- The public side ------------------------------------------------------------------------- */
 
 int mgpu_partition_new(struct mgpu_partition **out, const char *model,
@@ -174,6 +185,8 @@ int mgpu_partition_new(struct mgpu_partition **out, const char *model,
     MGPU_TRY(planner_options(&o, options, partition));
     struct mgpu_partition *p = mgpu_xcalloc(1, sizeof *p);
     int rc = mgpu_trainer_planning(&p->trainer, model, options);
+    if (rc == 0)
+        rc = settle_kinds(p->trainer, options->devices);
     if (rc == 0) {
         struct mgpu_planner_model m;
         mgpu_planner_model_of(&m, p->trainer, options->precision ? options->precision : "f32");

@@ -155,6 +155,8 @@ static void each_case(struct tally *tallies, int count, const char *root, const 
     CHECK_OK(mgpu_case_train_options(&o, &c, "cpu:0", 1, false));
     int rc = mgpu_trainer_planning(&t, c.golden.model, &o);
     if (rc == 0)
+        t->for_gpus = true;
+    if (rc == 0)
         rc = mgpu_build_graph(&g, t, MGPU_MODE_TRAIN, o.batch > 0 ? o.batch : 4, NULL);
     if (rc == 0)
         rc = mgpu_optimize(g, &mgpu_backend_cuda);

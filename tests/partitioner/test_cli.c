@@ -226,6 +226,34 @@ static void test_verify(void)
     unlink(build_path("plan.json"));
 }
 
+static int64_t memory_on(const char *devices)
+{
+    char arguments[256];
+    snprintf(arguments, sizeof arguments,
+             "attention.onnx --devices %s --batch 4 --strategy single --plan plan.json", devices);
+    CHECK_RUN(arguments);
+    struct mgpu_plan_file *p = read_plan("plan.json");
+    int64_t bytes = p ? p->predicted.memory_bytes[0] : -1;
+    mgpu_plan_file_free(p);
+    unlink(build_path("plan.json"));
+    return bytes;
+}
+
+/* CPUs run attention as one node that keeps no scores, whatever the devices are called. */
+static void test_kinds(void)
+{
+    make_onnx_file(build_path("attention.onnx"), "input x float N 2 32 8\n"
+                                                 "init W float 8 8 = normal 0.5\n"
+                                                 "q = MatMul(x, W)\n"
+                                                 "k = Transpose(x) perm=[0, 1, 3, 2]\n"
+                                                 "s = MatMul(q, k)\n"
+                                                 "p = Softmax(s) axis=-1\n"
+                                                 "y = MatMul(p, x)\n"
+                                                 "output y float N 2 32 8\n");
+    int64_t here = memory_on("cpu:0,cpu:1"), any = memory_on("2xcpu");
+    CHECK_(any == here, "%lld, %lld", (long long)any, (long long)here);
+}
+
 /* The plan on stdout is the file; the table then goes to stderr. */
 static void test_stdout(void)
 {
@@ -508,6 +536,7 @@ int main(void)
     test_strategies();
     test_norm_sums();
     test_verify();
+    test_kinds();
     test_stdout();
     test_pins();
     test_pinned_again();

@@ -253,6 +253,18 @@ static void write_left(struct mgpu_writer *w, const struct channels *c, const ch
                sums, place, k);
 }
 
+/* The two sums of a piece of a channel are left for whoever joins them. */
+static void write_both_left(struct mgpu_writer *w, const struct channels *c,
+                            const char *const names[2])
+{
+    for (int k = 0; k < 2; k++) {
+        mgpu_write(w, "    ");
+        write_left(w, c, "i", 2, k);
+        mgpu_write(w, " = %s;\n", names[k]);
+    }
+    mgpu_write(w, "}\n");
+}
+
 /* The sums of a channel's pieces so far, by name; the rest of the block adds up its own. */
 static void write_pieces(struct mgpu_writer *w, const struct channels *c, int sums,
                          const char *const *name)
@@ -348,12 +360,7 @@ static void write_piece_moments(struct mgpu_writer *w, const struct channels *c)
     write_no_moments(w, c);
     write_piece_loop(w, c);
     write_moments(w, c);
-    for (int k = 0; k < 2; k++) {
-        mgpu_write(w, "    ");
-        write_left(w, c, "i", 2, k);
-        mgpu_write(w, " = %s;\n", names[k]);
-    }
-    mgpu_write(w, "}\n");
+    write_both_left(w, c, names);
 }
 
 /* Those of the pieces, joined: Chan, Golub and LeVeque 1979. */
@@ -444,12 +451,7 @@ static void write_grad_channel(struct mgpu_writer *w, const struct channels *c)
         mgpu_write(w, "    %s dscale = 0, dbias = 0;\n", c->real);
         write_piece_loop(w, c);
         write_grad_sums(w, c);
-        for (int k = 0; k < 2; k++) {
-            mgpu_write(w, "    ");
-            write_left(w, c, "i", 2, k);
-            mgpu_write(w, " = %s;\n", names[k]);
-        }
-        mgpu_write(w, "}\n");
+        write_both_left(w, c, names);
     }
     write_channel(w, c);
     write_statistics(w, c);

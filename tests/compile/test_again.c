@@ -153,7 +153,6 @@ enum { MOST = 40000 };
 static int gradients(const struct mgpu_graph *g, double *to)
 {
     struct mgpu_run run;
-    int count = 0;
     mgpu_run_init(&run, g, &mgpu_backend_cpu);
     for (int i = 0; i < 1 + g->parameter_count; i++) {
         const struct mgpu_value *v = i ? g->parameters[i - 1].value : g->inputs[0];
@@ -164,11 +163,7 @@ static int gradients(const struct mgpu_graph *g, double *to)
         free(x);
     }
     CHECK_OK(mgpu_run_all(&run));
-    for (int i = 0; i < g->parameter_count; i++) {
-        const struct mgpu_value *v = g->parameters[i].gradient;
-        for (int k = 0; k < mgpu_value_count(v) && count < MOST; k++)
-            to[count++] = mgpu_run_doubles(&run, v)[k];
-    }
+    int count = mgpu_run_results(&run, to, MOST);
     mgpu_run_free(&run);
     return count;
 }

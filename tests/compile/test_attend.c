@@ -111,21 +111,15 @@ static void feed(struct mgpu_run *run, const struct mgpu_value *v)
 static int evaluate(const struct mgpu_graph *g, double *to)
 {
     struct mgpu_run run;
-    int n = 0;
     mgpu_run_init(&run, g, &mgpu_backend_ref);
     for (int i = 0; i < g->input_count; i++)
         feed(&run, g->inputs[i]);
     for (int i = 0; i < g->parameter_count; i++)
         feed(&run, g->parameters[i].value);
     CHECK_OK(mgpu_run_all(&run));
-    for (int i = 0; i < g->output_count + g->parameter_count; i++) {
-        const struct mgpu_value *v =
-            i < g->output_count ? g->outputs[i] : g->parameters[i - g->output_count].gradient;
-        for (int64_t j = 0; j < mgpu_value_count(v); j++)
-            to[n++] = mgpu_run_doubles(&run, v)[j];
-    }
+    int count = mgpu_run_results(&run, to, 8 * MOST);
     mgpu_run_free(&run);
-    return n;
+    return count;
 }
 
 static int train(enum kind kind, bool fused, int *nodes, double *to)

@@ -81,23 +81,19 @@ static void feed(struct mgpu_run *run, const struct mgpu_value *v)
     free(x);
 }
 
+enum { MOST = 4096 };
+
 /* The graph's outputs and gradients, one after the other. */
 static int evaluate(const struct mgpu_graph *g, double *to)
 {
     struct mgpu_run run;
-    int count = 0;
     mgpu_run_init(&run, g, &mgpu_backend_ref);
     for (int i = 0; i < g->input_count; i++)
         feed(&run, g->inputs[i]);
     for (int i = 0; i < g->parameter_count; i++)
         feed(&run, g->parameters[i].value);
     CHECK_OK(mgpu_run_all(&run));
-    for (int i = 0; i < g->output_count + g->parameter_count; i++) {
-        const struct mgpu_value *v =
-            i < g->output_count ? g->outputs[i] : g->parameters[i - g->output_count].gradient;
-        for (int k = 0; v && k < mgpu_value_count(v); k++)
-            to[count++] = mgpu_run_doubles(&run, v)[k];
-    }
+    int count = mgpu_run_results(&run, to, MOST);
     mgpu_run_free(&run);
     return count;
 }
@@ -105,7 +101,7 @@ static int evaluate(const struct mgpu_graph *g, double *to)
 /* Rewrites the graph; its outputs and gradients must stay what they are. */
 static void fuse(struct mgpu_graph *g)
 {
-    double before[4096], after[4096];
+    double before[MOST], after[MOST];
     int n = evaluate(g, before);
     mgpu_fuse(g, &mgpu_backend_ref);
     CHECK(n > 0 && evaluate(g, after) == n);
@@ -365,7 +361,7 @@ static struct mgpu_value *bias(struct mgpu_graph *g, const char *name, int64_t c
 /* Ends in `y`; what the rewrites leave, with all values as before. */
 static void finish(struct mgpu_graph *g, struct mgpu_value *y)
 {
-    double before[4096], after[4096];
+    double before[MOST], after[MOST];
     struct mgpu_value *loss = mgpu_softmax(g, y, 1, true);
     loss = mgpu_reduce(g, MGPU_REDUCE_SUM, loss, (1 << loss->rank) - 1, false);
     mgpu_graph_output(g, "loss", loss);
@@ -470,7 +466,7 @@ static void test_biases(void)
                                mgpu_graph_parameter(g, "b", MGPU_WEIGHT, MGPU_DOUBLE, 1, filter)};
     struct mgpu_value *plain[] = {
         NULL, mgpu_graph_parameter(g, "v", MGPU_WEIGHT, MGPU_DOUBLE, 3, filter)};
-    double before[4096], after[4096];
+    double before[MOST], after[MOST];
     CHECK_OK(mgpu_graph_node(g, &mgpu_op_conv, &attrs, 3, in, 1, &plain[0]));
     CHECK_OK(mgpu_graph_node(g, &mgpu_op_conv, &attrs, 2, plain, 1, &y));
     struct mgpu_value *loss = mgpu_reduce(g, MGPU_REDUCE_SUM, mgpu_mul(g, y, y), 7, false);

@@ -232,7 +232,6 @@ enum { MOST = 20000 };
 static int evaluate(const struct mgpu_graph *g, double *to)
 {
     struct mgpu_run run;
-    int count = 0;
     mgpu_run_init(&run, g, &mgpu_backend_cpu);
     for (int i = 0; i < g->input_count + g->parameter_count; i++) {
         const struct mgpu_value *v =
@@ -244,12 +243,7 @@ static int evaluate(const struct mgpu_graph *g, double *to)
         free(x);
     }
     CHECK_OK(mgpu_run_all(&run));
-    for (int i = 0; i < g->output_count + g->parameter_count; i++) {
-        const struct mgpu_value *v =
-            i < g->output_count ? g->outputs[i] : g->parameters[i - g->output_count].gradient;
-        for (int k = 0; v && k < mgpu_value_count(v) && count < MOST; k++)
-            to[count++] = mgpu_run_doubles(&run, v)[k];
-    }
+    int count = mgpu_run_results(&run, to, MOST);
     mgpu_run_free(&run);
     return count;
 }

@@ -10,20 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char towers[] = "ir 9\n"
-                             "input a float N 6\n"
-                             "input b float N 6\n"
-                             "init W float 6 8 = normal 0.5\n"
-                             "init V float 16 3 = normal 0.5\n"
-                             "p = MatMul(a, W)\n"
-                             "h = Tanh(p)\n"
-                             "q = MatMul(b, W)\n"
-                             "k = Tanh(q)\n"
-                             "c = Concat(h, k) axis=1\n"
-                             "y = MatMul(c, V)\n"
-                             "output y float N 3\n";
-static const struct tiny_weight weights[] = {{"W", 48}, {"V", 48}};
-
 static struct mgpu_options options(void)
 {
     struct mgpu_options o = MGPU_OPTIONS;
@@ -96,10 +82,10 @@ static void check(const char *model, const char *merge, const char *weights_on)
     static struct tiny_result one, two;
     struct mgpu_options o = options();
     o.devices = "cpu:0";
-    tiny_train(&one, model, &o, weights, 2);
+    tiny_train(&one, model, &o, tiny_tower_weights, 2);
     o.devices = NULL;
     o.plan = plan(model, merge, weights_on);
-    tiny_train(&two, model, &o, weights, 2);
+    tiny_train(&two, model, &o, tiny_tower_weights, 2);
     CHECK_(two.rc >= 0 && tiny_difference(&two, &one) <= 1e-10, "off by %g %s",
            tiny_difference(&two, &one), two.error);
     CHECK_(!double_complaints(), "%s", double_complaint());
@@ -149,7 +135,7 @@ int main(void)
     }
     tiny_begin();
     double_begin(1, INT64_C(1) << 30);
-    const char *model = tiny_model(towers);
+    const char *model = tiny_model(tiny_towers);
     check(model, NULL, NULL);
     check(model, "cpu:1", NULL);
     check(model, "cpu:1", "cpu:0");

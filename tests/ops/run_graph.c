@@ -100,3 +100,16 @@ const double *mgpu_run_doubles(struct mgpu_run *run, const struct mgpu_value *va
     mgpu_convert(*doubles, MGPU_DOUBLE, data, value->type, count);
     return *doubles;
 }
+
+int mgpu_run_results(struct mgpu_run *run, double *to, int most)
+{
+    const struct mgpu_graph *g = run->graph;
+    int count = 0;
+    for (int i = 0; i < g->output_count + g->parameter_count; i++) {
+        const struct mgpu_value *v =
+            i < g->output_count ? g->outputs[i] : g->parameters[i - g->output_count].gradient;
+        for (int64_t k = 0; v && k < mgpu_value_count(v) && count < most; k++)
+            to[count++] = mgpu_run_doubles(run, v)[k];
+    }
+    return count;
+}

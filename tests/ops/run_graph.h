@@ -41,4 +41,8 @@ int mgpu_run_all(struct mgpu_run *run); /* every node of the graph, in order */
  */
 const double *mgpu_run_doubles(struct mgpu_run *run, const struct mgpu_value *value);
 
+/* The graph's outputs and then its parameters' gradients, one after the other, up to `most`; gives
+ * how many. */
+int mgpu_run_results(struct mgpu_run *run, double *to, int most);
+
 #endif

@@ -6,20 +6,6 @@
 #include "tests/support/tiny.h"
 #include "tests/test.h"
 
-static const char towers[] = "ir 9\n"
-                             "input a float N 6\n"
-                             "input b float N 6\n"
-                             "init W float 6 8 = normal 0.5\n"
-                             "init V float 16 3 = normal 0.5\n"
-                             "p = MatMul(a, W)\n"
-                             "h = Tanh(p)\n"
-                             "q = MatMul(b, W)\n"
-                             "k = Tanh(q)\n"
-                             "c = Concat(h, k) axis=1\n"
-                             "y = MatMul(c, V)\n"
-                             "output y float N 3\n";
-static const struct tiny_weight tower_weights[] = {{"W", 48}, {"V", 48}};
-
 static const char tied[] = "ir 9\n"
                            "input a float N 6\n"
                            "init E float 6 3 = normal 0.5\n"
@@ -65,20 +51,20 @@ static struct mgpu_options tower_options(void)
 
 static void test_towers(void)
 {
-    const char *model = tiny_model(towers);
+    const char *model = tiny_model(tiny_towers);
     struct mgpu_options o = tower_options(), by;
     by = o;
     by.devices = "cpu:0,cpu:1";
     by.place = tiny_list("input:a=cpu:0", "input:b=cpu:1", NULL);
-    check(model, o, tower_weights, &by);
+    check(model, o, tiny_tower_weights, &by);
     by.merge = "cpu:1";
-    check(model, o, tower_weights, &by);
+    check(model, o, tiny_tower_weights, &by);
     by.weights_on = "cpu:0";
-    check(model, o, tower_weights, &by);
+    check(model, o, tiny_tower_weights, &by);
     by.place = NULL;
     by.merge = NULL;
     by.strategy = "data";
-    check(model, o, tower_weights, &by);
+    check(model, o, tiny_tower_weights, &by);
 }
 
 /* The first and the last layer's weight is one, wherever the two are. */
@@ -100,7 +86,7 @@ static void test_tied(void)
 static void test_annotated(void)
 {
     static const char *const strategies[] = {"branch", "data"};
-    const char *model = tiny_model(towers);
+    const char *model = tiny_model(tiny_towers);
     for (int i = 0; i < 2; i++) {
         struct mgpu_options o = tower_options(), by = MGPU_OPTIONS;
         struct mgpu_partition_options p = {
@@ -115,7 +101,7 @@ static void test_annotated(void)
         mgpu_partition_free(made);
         by = o;
         by.plan = tiny_path("annotated.onnx");
-        check(tiny_path("annotated.onnx"), o, tower_weights, &by);
+        check(tiny_path("annotated.onnx"), o, tiny_tower_weights, &by);
     }
 }
 

@@ -50,6 +50,20 @@ const char *tiny_path(const char *name)
     return mgpu_arena_format(arena, "%s/%s", folder, name);
 }
 
+const char tiny_towers[] = "ir 9\n"
+                           "input a float N 6\n"
+                           "input b float N 6\n"
+                           "init W float 6 8 = normal 0.5\n"
+                           "init V float 16 3 = normal 0.5\n"
+                           "p = MatMul(a, W)\n"
+                           "h = Tanh(p)\n"
+                           "q = MatMul(b, W)\n"
+                           "k = Tanh(q)\n"
+                           "c = Concat(h, k) axis=1\n"
+                           "y = MatMul(c, V)\n"
+                           "output y float N 3\n";
+const struct tiny_weight tiny_tower_weights[2] = {{"W", 48}, {"V", 48}};
+
 const char *tiny_model(const char *text)
 {
     const char *path = mgpu_arena_format(arena, "%s/%d.onnx", folder, files++);

@@ -42,6 +42,10 @@ const char *tiny_path(const char *name);
 /* Writes a model; gives its path. */
 const char *tiny_model(const char *text);
 
+/* Two towers that share a layer, and what joins them: inputs a and b [N,6], output y [N,3]. */
+extern const char tiny_towers[];
+extern const struct tiny_weight tiny_tower_weights[2];
+
 /* Data files: "NAME=PATH". `shape` is "3 1"; the numbers follow as doubles. */
 const char *tiny_floats(const char *name, const char *shape, ...);
 const char *tiny_data(const char *name, enum mgpu_dtype type, int rank, const int64_t *dims,

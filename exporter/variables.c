@@ -395,7 +395,8 @@ static void part_tied(struct builder *b)
 {
     struct mgpu_variables *v = b->v;
     for (int i = 0; i < v->count; i++)
-        for (int k = 0; k < v->count; k++) {
+        for (int k = 0; k < v->count && v->weights->weight[v->variable[i].weight].holders > 1;
+             k++) {
             struct mgpu_variable *x = &v->variable[i];
             const struct mgpu_variable *other = &v->variable[k];
             if (x->weight != other->weight || x->holder == other->holder ||

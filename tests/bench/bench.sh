@@ -53,6 +53,7 @@ time_peers() { # network
 
 time_network() { # network
     rm -f "$lines/$1"
+    echo "$(date +%F), commit $(git describe --always --dirty)" >"$lines/$1.when"
     build/bench_train write "$1" "$scratch"
     for round in $(seq "$rounds"); do
         run "$1" build/bench_train "$1" seconds="$seconds" threads=$threads
@@ -68,16 +69,25 @@ files_of() { # network...: their lines
     done
 }
 
+when_timed() { # a line for each day and commit: which networks
+    sort -u "$lines"/*.when | while read -r when; do
+        echo "- $when:$(for name in $all; do
+            grep -qxF "$when" "$lines/$name.when" && printf ' %s' "$name"
+        done)"
+    done
+}
+
 write_table() {
     for name in $all; do
-        [ -s "$lines/$name" ] || return 0
+        [ -s "$lines/$name" ] && [ -s "$lines/$name.when" ] || return 0
     done
     # shellcheck disable=SC2046
     awk -f tests/bench/table.awk "$lines/machine" $(files_of $all) >"$scratch/table"
     sed '/^<!-- what .* -->$/q' tests/bench/README.md >"$scratch/readme"
     {
-        printf '\n%s, %s threads, %s, commit %s.\n\n' "$(sed -n 's/^model name[^:]*: //p;T;q' /proc/cpuinfo)" \
-            $threads "$(date +%F)" "$(git describe --always --dirty)"
+        printf '\n%s, %s threads.\n\n' "$(sed -n 's/^model name[^:]*: //p;T;q' /proc/cpuinfo)" $threads
+        when_timed
+        echo
         cat "$scratch/table"
     } >>"$scratch/readme"
     cp "$scratch/readme" tests/bench/README.md

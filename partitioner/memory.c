@@ -20,7 +20,7 @@ static void read_program(struct mgpu_memory *m, const struct mgpu_program *p,
 {
     *m = (struct mgpu_memory){
         .weights = store->bytes[MGPU_BUFFER_WEIGHTS],
-        .gradients = store->bytes[MGPU_BUFFER_GRADIENTS],
+        .gradients = p->bytes[MGPU_BUFFER_GRADIENTS],
         .states = store->bytes[MGPU_BUFFER_STATES],
         .fixed = store->bytes[MGPU_BUFFER_FIXED],
         .activations = p->bytes[MGPU_BUFFER_ARENA],

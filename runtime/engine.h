@@ -45,7 +45,8 @@ struct mgpu_engine_ops {
     /* Runs the list once, on every rank at the same time. Comes back when everything is done,
      * communication too; an engine that has `send` calls run->meanwhile while the device computes.
      * Errors name the node. A loss or gradient that is not finite stops before the first update and
-     * names the first node with a value that is not finite. */
+     * names the first node with a value that is not finite; where updates are early, it stops
+     * before the update that would take it, and a run with run->names gives the name. */
     int (*execute)(struct mgpu_engine *engine, struct mgpu_program *program,
                    const struct mgpu_execution *run);
 

@@ -76,6 +76,7 @@ struct mgpu_options {
     const char *early_stop, *reduce_lr;
     const char *log_csv, *tensorboard; /* file, folder */
     bool skip_nonfinite; /* a step that is not finite changes nothing and stops nothing */
+    bool gradients;      /* mgpu_gradient_read will be called: gradients stay after their update */
     bool as_exported;
     bool profile; /* mgpu_trainer_profile will be called */
     /* without training: nothing is needed but inputs */
@@ -109,7 +110,8 @@ struct mgpu_step_result {
 };
 
 /* One update. 1: done; 0: nothing left (epochs or steps are reached); < 0: an error, after which
- * the weights must not be used. */
+ * the weights must not be used: some may have changed already. A loss or gradient that is not
+ * finite is one, and names the node where that began. */
 int mgpu_step(struct mgpu_trainer *trainer, struct mgpu_step_result *result);
 
 /* Named numbers: the loss and the metrics, of the epoch so far or of an evaluation. */
@@ -168,10 +170,10 @@ int mgpu_check_apart(const struct mgpu_trainer *trainer, const char *path);
 /* Whether a file could be written there, without touching what is there now. */
 int mgpu_check_target(const char *path);
 
-/* One weight, or the gradient of the last step (the mean over the whole batch, before clipping and
- * weight decay), as `count` doubles in the layout of the file. `name` is an initializer's, or what
- * a weight that was split off is called in the saved file. Unknown names and other counts are
- * errors. */
+/* One weight, or (options->gradients) the gradient of the last step (the mean over the whole batch,
+ * before clipping and weight decay), as `count` doubles in the layout of the file. `name` is an
+ * initializer's, or what a weight that was split off is called in the saved file. Unknown names and
+ * other counts are errors. */
 int mgpu_weight_read(struct mgpu_trainer *trainer, const char *name, double *to, int64_t count);
 int mgpu_gradient_read(struct mgpu_trainer *trainer, const char *name, double *to, int64_t count);
 /* The other way, into every rank: `count` doubles, rounded to what is stored. Tied initializers

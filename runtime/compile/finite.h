@@ -5,16 +5,16 @@
 #include "runtime/compile/walk.h"
 
 /* What is not finite after a run, as text, from a rank's results and gradients as the host sees
- * them; NULL: all is well. */
+ * them; NULL: all is well. `update` is what the walk's check was given (walk.h). */
 const char *mgpu_find_not_finite(char text[MGPU_VALUE_TEXT], const struct mgpu_program *program,
-                                 void *const buffer[MGPU_BUFFERS],
-                                 const struct mgpu_execution *run);
+                                 void *const buffer[MGPU_BUFFERS], const struct mgpu_execution *run,
+                                 const struct mgpu_instruction *update);
 
 /* Whether `bytes` of elements of the type are; integers always are. */
 bool mgpu_all_finite(const void *data, enum mgpu_dtype type, int64_t bytes);
 
 /* MGPU_EINVALID: `what` is not finite, and it began at this instruction (NULL: at none of this
- * rank's). */
-int mgpu_not_finite(const char *what, const struct mgpu_instruction *first);
+ * rank's), as far as that can be told where weights have changed since. */
+int mgpu_not_finite(const char *what, const struct mgpu_instruction *first, bool changed);
 
 #endif

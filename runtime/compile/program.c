@@ -1,6 +1,7 @@
 #include "runtime/compile/program.h"
 
 #include "runtime/base/status.h"
+#include "runtime/compile/early.h"
 #include "runtime/compile/fuse.h"
 #include "runtime/compile/layout.h"
 #include "runtime/compile/storage.h"
@@ -316,9 +317,12 @@ static void make_ports(struct compile *c, const struct mgpu_applied *applied)
         if (c->storage.home[g->inputs[i]->id].first >= 0)
             p->input[p->inputs++] = port(c, g->inputs[i], g->inputs[i]->name);
     p->gradient = MGPU_NEW_ARRAY(p->arena, int64_t, g->parameter_count);
-    for (int i = 0; i < g->parameter_count; i++)
-        p->gradient[i] =
-            g->parameters[i].gradient ? port(c, g->parameters[i].gradient, "").offset : -1;
+    for (int i = 0; i < g->parameter_count; i++) {
+        const struct mgpu_value *gradient = g->parameters[i].gradient;
+        p->gradient[i] = gradient ? port(c, gradient, "").offset : -1;
+        if (gradient)
+            p->bytes[MGPU_BUFFER_GRADIENTS] = c->options->store->bytes[MGPU_BUFFER_WEIGHTS];
+    }
     p->results = g->output_count;
     p->result = MGPU_NEW_ARRAY(p->arena, struct mgpu_port, p->results);
     for (int i = 0; i < p->results; i++) {
@@ -405,7 +409,10 @@ int mgpu_compile(struct mgpu_program **out, struct mgpu_graph *g,
     *out = NULL;
     p->arena = mgpu_arena_new();
     p->graph = g;
+    p->early = g->updates_early;
     int rc = mgpu_optimize(g, options->backend);
+    if (rc == 0 && p->early)
+        mgpu_update_early(g);
     if (rc == 0)
         rc = mgpu_storage_separate(g);
     struct compile c = {.p = p, .g = g, .options = options};

@@ -72,8 +72,13 @@ struct mgpu_program {
     struct mgpu_port *input;
     int results;
     struct mgpu_port *result;
-    int64_t bytes[MGPU_BUFFERS]; /* ARENA, INPUTS, RESULTS, CONSTANTS */
-    int64_t arena_lower_bound;   /* most bytes alive at once */
+    int64_t bytes[MGPU_BUFFERS]; /* ARENA, INPUTS, RESULTS, CONSTANTS; GRADIENTS if it keeps them */
+    bool early;                  /* updates stand within backward (early.h) */
+    struct {
+        char what[MGPU_VALUE_TEXT]; /* was not finite, so that an early program stopped; "": none */
+        int at;                     /* before this instruction */
+    } stop;
+    int64_t arena_lower_bound; /* most bytes alive at once */
     void *constants;
     double *seconds; /* by instruction, summed over `timed` runs; NULL: nobody asked */
     int64_t timed;
@@ -100,7 +105,7 @@ void mgpu_program_free(struct mgpu_program *program);
 void mgpu_program_bind(struct mgpu_program *program, void *const buffer[MGPU_BUFFERS]);
 
 /* Whether replicas may share the memory of their weights and optimizer state (share.c): only
- * updates write there, element by element, and once the gradients are summed nobody else reads. */
+ * updates write there, element by element, and once the gradient is summed nobody else reads. */
 bool mgpu_program_may_share(const struct mgpu_program *program);
 
 /* Leaves of the updates of a bound program the elements of part `part`: of `parts` ranks that

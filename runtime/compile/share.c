@@ -1,5 +1,6 @@
 /* Replicas that keep one copy of what they all compute: each changes a part of it. */
 #include "runtime/compile/program.h"
+#include "runtime/ops/comm.h"
 #include "runtime/ops/update.h"
 
 #include <assert.h>
@@ -11,12 +12,12 @@ static bool is_update(const struct mgpu_instruction *in)
     return in->node->op == &mgpu_op_update;
 }
 
-static bool touches_store(const struct mgpu_instruction *in, bool only_writing)
+static bool writes_store(const struct mgpu_instruction *in)
 {
     for (int i = 0; i < in->operands; i++) {
         const struct mgpu_operand *o = &in->operand[i];
         bool stored = o->buffer == MGPU_BUFFER_WEIGHTS || o->buffer == MGPU_BUFFER_STATES;
-        if (stored && o->bytes >= 0 && (o->write || !only_writing))
+        if (stored && o->bytes >= 0 && o->write)
             return true;
     }
     return false;
@@ -33,16 +34,41 @@ static int last_sum(const struct mgpu_program *p)
     return last;
 }
 
+/* The sum that gives the gradient of an early update; -1: none. */
+static int own_sum(const struct mgpu_program *p, const struct mgpu_instruction *update)
+{
+    const struct mgpu_value *g = update->node->input[MGPU_UPDATE_GRADIENT];
+    for (int k = 0; k < p->instructions && g->kind == MGPU_VALUE_RESULT; k++)
+        if (p->instruction[k].node == g->producer && g->producer->op == &mgpu_op_all_reduce)
+            return k;
+    return -1;
+}
+
+static bool overlap(const struct mgpu_operand *a, const struct mgpu_operand *b)
+{
+    return a->bytes > 0 && b->bytes > 0 && a->buffer == b->buffer &&
+           a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+}
+
+/* Whether somebody else than updates touches what the update changes, behind its sum. */
+static bool is_read_late(const struct mgpu_program *p, const struct mgpu_instruction *update)
+{
+    for (int k = p->early ? own_sum(p, update) + 1 : last_sum(p) + 1; k < p->instructions; k++) {
+        const struct mgpu_instruction *in = &p->instruction[k];
+        for (int i = 0; i < in->operands && !is_update(in); i++)
+            for (int o = update->inputs; o < update->inputs + update->outputs; o++)
+                if (overlap(&in->operand[i], &update->operand[o]))
+                    return true;
+    }
+    return false;
+}
+
 bool mgpu_program_may_share(const struct mgpu_program *p)
 {
-    int sum = last_sum(p);
-    bool updates = false;
-    for (int k = 0; k < p->instructions; k++)
-        updates = updates || is_update(&p->instruction[k]);
     for (int k = 0; k < p->instructions; k++) {
         const struct mgpu_instruction *in = &p->instruction[k];
-        if (is_update(in) ? !mgpu_update_is_pointwise(in->node)
-                          : touches_store(in, k < sum || !updates))
+        if (is_update(in) ? !mgpu_update_is_pointwise(in->node) || is_read_late(p, in)
+                          : writes_store(in))
             return false;
     }
     return true;

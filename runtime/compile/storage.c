@@ -3,6 +3,7 @@
 #include "runtime/base/status.h"
 #include "runtime/ops/build.h"
 #include "runtime/ops/comm.h"
+#include "runtime/ops/update.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,7 @@ bool mgpu_is_view(const struct mgpu_node *node)
 
 /* ---- Copies ---------------------------------------------------------------------------------- */
 
-static const struct mgpu_value *root_of(const struct mgpu_value *v)
+const struct mgpu_value *mgpu_root_value(const struct mgpu_value *v)
 {
     int i;
     while (v->kind == MGPU_VALUE_RESULT && (i = view_input(v->producer, v->output)) >= 0)
@@ -39,7 +40,7 @@ static const struct mgpu_value *root_of(const struct mgpu_value *v)
 
 static bool claim(bool *claimed, const struct mgpu_value *v)
 {
-    const struct mgpu_value *root = root_of(v);
+    const struct mgpu_value *root = mgpu_root_value(v);
     if (root->kind != MGPU_VALUE_RESULT || claimed[root->id] ||
         mgpu_value_bytes(root) != mgpu_value_bytes(v))
         return false;
@@ -53,7 +54,7 @@ static void find_reads(const struct mgpu_graph *g, int from, int *last)
     for (int n = from; n < g->node_count; n++)
         for (int i = 0; i < g->nodes[n]->inputs; i++) {
             const struct mgpu_value *v = g->nodes[n]->input[i];
-            const struct mgpu_value *root = v ? root_of(v) : NULL;
+            const struct mgpu_value *root = v ? mgpu_root_value(v) : NULL;
             if (root && root->kind == MGPU_VALUE_PARAMETER)
                 last[root->index] = n;
         }
@@ -86,7 +87,7 @@ int mgpu_storage_separate(struct mgpu_graph *g)
     find_reads(g, 0, read);
     for (int i = 0; i < g->parameter_count && rc == 0; i++) {
         struct mgpu_parameter *p = &g->parameters[i];
-        const struct mgpu_value *root = p->next ? root_of(p->next) : NULL;
+        const struct mgpu_value *root = p->next ? mgpu_root_value(p->next) : NULL;
         bool late = root && root->kind == MGPU_VALUE_RESULT && read[i] > root->producer->id;
         if (p->next)
             rc = separate(g, &claimed, &p->next, late);
@@ -177,7 +178,8 @@ static void touch(struct mgpu_storage *s, const struct mgpu_value *v, int n)
         h->last = n;
 }
 
-/* Communication runs beside later nodes: what it touches lives to the end. */
+/* Communication runs beside later nodes: what it touches lives to the end. Only an update ends the
+ * life of a gradient, which it waits for on every rank, one without samples too. */
 static void find_lifetimes(struct mgpu_storage *s, const struct mgpu_graph *g, const bool *live)
 {
     for (int n = 0; n < g->node_count; n++) {
@@ -193,6 +195,8 @@ static void find_lifetimes(struct mgpu_storage *s, const struct mgpu_graph *g, c
                 touch(s, node->output[i], n);
                 touch(s, node->output[i], until);
             }
+        if (live[n] && node->op == &mgpu_op_update)
+            s->home[s->root[node->input[MGPU_UPDATE_GRADIENT]->id]].last = n;
     }
 }
 
@@ -260,7 +264,7 @@ void mgpu_storage_assign(struct mgpu_storage *s, const struct mgpu_graph *g, con
     s->root = mgpu_xcalloc((size_t)s->values, sizeof *s->root);
     s->home = mgpu_xcalloc((size_t)s->values, sizeof *s->home);
     for (int i = 0; i < s->values; i++) {
-        s->root[i] = root_of(g->values[i])->id;
+        s->root[i] = mgpu_root_value(g->values[i])->id;
         s->home[i] = (struct mgpu_home){
             .buffer = MGPU_BUFFER_ARENA, .first = -1, .bytes = mgpu_value_bytes(g->values[i])};
     }

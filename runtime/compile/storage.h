@@ -30,6 +30,9 @@ void mgpu_storage_assign(struct mgpu_storage *s, const struct mgpu_graph *g, con
                          const struct mgpu_store_layout *store, int64_t bytes[MGPU_BUFFERS]);
 void mgpu_storage_free(struct mgpu_storage *s);
 
+/* The value whose memory it is, before anything is decided: what it is a view of. */
+const struct mgpu_value *mgpu_root_value(const struct mgpu_value *value);
+
 /* Whether running the node is nothing: its outputs are its inputs' memory. */
 bool mgpu_is_view(const struct mgpu_node *node);
 

@@ -61,7 +61,6 @@ static void add(struct mgpu_store_layout *layout, const struct mgpu_parameter *p
     e.bytes = mgpu_value_bytes(p->value);
     e.offset = layout->bytes[e.buffer];
     layout->bytes[e.buffer] += (e.bytes + ALIGN - 1) / ALIGN * ALIGN;
-    layout->bytes[MGPU_BUFFER_GRADIENTS] = layout->bytes[MGPU_BUFFER_WEIGHTS];
     layout->entry = mgpu_grow(layout->entry, (size_t)layout->count, sizeof *layout->entry);
     int *place = mgpu_arena_copy(layout->arena, &layout->count, sizeof *place);
     mgpu_names_set(layout->place, e.name, place);

@@ -15,7 +15,7 @@
 /* The memory of a rank. An operand is an offset into one of these. */
 enum mgpu_buffer {
     MGPU_BUFFER_WEIGHTS,   /* trained weights */
-    MGPU_BUFFER_GRADIENTS, /* by the same offsets */
+    MGPU_BUFFER_GRADIENTS, /* by the same offsets, where a program keeps them */
     MGPU_BUFFER_FIXED,     /* frozen weights and running statistics */
     MGPU_BUFFER_STATES,    /* optimizer state */
     MGPU_BUFFER_SCALARS,   /* the step-scalar buffer */

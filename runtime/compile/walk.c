@@ -47,13 +47,16 @@ static int step(struct mgpu_walk *w, int k)
         PASS_ON(wait_for(w, in)); /* what another group communicates */
         return w->ops->communicate(w, k);
     }
-    if (in->node->origin.role == MGPU_UPDATE && !w->updating) {
+    bool update = in->node->origin.role == MGPU_UPDATE;
+    if (update && !w->updating && !w->program->early) {
         /* others' receives may still wait for this rank */
         PASS_ON(wait_for_started(w, in, k, false));
-        PASS_ON(w->ops->check(w));
+        PASS_ON(w->ops->check(w, in));
         w->updating = true;
     }
     PASS_ON(wait_for(w, in));
+    if (update && w->program->early)
+        PASS_ON(w->ops->check(w, in));
     return w->ops->compute(w, k);
 }
 
@@ -64,5 +67,5 @@ int mgpu_walk_on(struct mgpu_walk *w)
         if (!mgpu_skipped(&p->instruction[w->next], w->run))
             PASS_ON(step(w, w->next));
     PASS_ON(wait_for_started(w, NULL, p->instructions, true));
-    return w->updating ? 0 : w->ops->check(w);
+    return w->updating ? 0 : w->ops->check(w, NULL);
 }

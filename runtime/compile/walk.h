@@ -16,6 +16,7 @@ struct mgpu_execution {
     bool *not_finite;     /* NULL: what is not finite stops before the update; else it is noted here
                            * and the update is done */
     const double *scalars;
+    bool names;    /* nothing runs but what led to a stop (program->stop), to name where it began */
     double *times; /* NULL, or seconds by instruction are added up here: of computing; of
                     * communication, what this rank waited for it */
     void (*meanwhile)(void *context); /* NULL, or see engine.h */
@@ -33,8 +34,10 @@ struct mgpu_walk_ops {
      * every rank has come to k yet. */
     int (*wait)(struct mgpu_walk *walk, const struct mgpu_instruction *by, int k);
 
-    /* Before the first update, at the end where there is none: losses and gradients are finite? */
-    int (*check)(struct mgpu_walk *walk);
+    /* Before the first update, at the end where there is none: losses and gradients are finite?
+     * Of a program whose updates are early before each, `update`, for its gradient and the losses
+     * that are known by then; and at the end, NULL, for all losses. */
+    int (*check)(struct mgpu_walk *walk, const struct mgpu_instruction *update);
 };
 
 enum { MGPU_LATER = 1 };

@@ -87,8 +87,9 @@ static int look_at(struct mgpu_gpu_rank *rank, const struct mgpu_gpu_kernel *ker
 }
 
 /* On the GPU: what is not finite raises `stop`, which updates look at. */
-static int check(struct mgpu_walk *walk)
+static int check(struct mgpu_walk *walk, const struct mgpu_instruction *update)
 {
+    (void)update;
     struct mgpu_gpu_rank *rank = rank_of(walk);
     const struct mgpu_program *p = walk->program;
     const struct mgpu_execution *run = walk->run;
@@ -360,7 +361,7 @@ static int name_first(struct mgpu_gpu_rank *rank)
     struct mgpu_program *p = rank->now->program;
     MGPU_TRY(rank->engine.ops->download(&rank->engine, MGPU_BUFFER_GRADIENTS, 0,
                                         rank->bytes[MGPU_BUFFER_GRADIENTS]));
-    const char *what = mgpu_find_not_finite(text, p, rank->host, rank->run);
+    const char *what = mgpu_find_not_finite(text, p, rank->host, rank->run, NULL);
     for (int k = 0; k < p->instructions; k++) {
         const struct mgpu_instruction *in = &p->instruction[k];
         if (in->node->origin.role == MGPU_UPDATE)
@@ -370,9 +371,9 @@ static int name_first(struct mgpu_gpu_rank *rank)
         MGPU_TRY(compute(&rank->walk, k));
         MGPU_TRY(outputs_finite(rank, in, &finite));
         if (!finite)
-            return mgpu_not_finite(what ? what : "the loss or a gradient", in);
+            return mgpu_not_finite(what ? what : "the loss or a gradient", in, false);
     }
-    return mgpu_not_finite(what ? what : "the loss or a gradient", NULL);
+    return mgpu_not_finite(what ? what : "the loss or a gradient", NULL, false);
 }
 
 static int judge(struct mgpu_gpu_rank *rank)

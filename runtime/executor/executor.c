@@ -4,6 +4,7 @@
 #include "runtime/compile/finite.h"
 #include "runtime/graph/step_scalar.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -31,31 +32,48 @@ static bool finite_outputs(const struct mgpu_instruction *in)
     return true;
 }
 
-/* Computes again, looking at every value, to name the node where it began. */
-static int name_first(struct mgpu_program *p, const struct mgpu_execution *run, const char *what)
+/* Computes again, looking at every value, to name the node where it began: what stands before
+ * instruction `end`, but for updates, which have changed some weights if there are any. */
+static int name_first(struct mgpu_program *p, const struct mgpu_execution *run, const char *what,
+                      int end)
 {
-    for (int k = 0; k < p->instructions; k++) {
+    bool changed = false;
+    for (int k = 0; k < end; k++)
+        changed = changed || p->instruction[k].node->origin.role == MGPU_UPDATE;
+    for (int k = 0; k < end; k++) {
         const struct mgpu_instruction *in = &p->instruction[k];
-        if (in->node->origin.role == MGPU_UPDATE)
-            break;
-        if (mgpu_skipped(in, run) || in->queue != MGPU_QUEUE_COMPUTE)
+        if (mgpu_skipped(in, run) || in->queue != MGPU_QUEUE_COMPUTE ||
+            in->node->origin.role == MGPU_UPDATE)
             continue;
         MGPU_TRY(launch(in));
         if (!finite_outputs(in))
-            return mgpu_not_finite(what, in);
+            return mgpu_not_finite(what, in, changed);
     }
-    return mgpu_not_finite(what, NULL);
+    return mgpu_not_finite(what, NULL, changed);
 }
 
-static int check(struct mgpu_walk *walk)
+/* Other ranks may change weights that this one shares as long as they run: where updates are early
+ * the node is named later, when nobody does (run->names). */
+static int stop(struct mgpu_program *p, const char *what, int at)
+{
+    snprintf(p->stop.what, MGPU_VALUE_TEXT, "%s", what);
+    p->stop.at = at;
+    return mgpu_fail(MGPU_EINVALID, "%s is not finite", what);
+}
+
+static int check(struct mgpu_walk *walk, const struct mgpu_instruction *update)
 {
     char text[MGPU_VALUE_TEXT];
     const struct context *c = walk->context;
-    const char *what = mgpu_find_not_finite(text, walk->program, c->buffer, walk->run);
+    struct mgpu_program *p = walk->program;
+    const char *what = mgpu_find_not_finite(text, p, c->buffer, walk->run, update);
+    int before = update ? (int)(update - p->instruction) : p->instructions;
     if (!what)
         return 0;
+    if (p->early)
+        return stop(p, what, before);
     if (!walk->run->not_finite)
-        return name_first(walk->program, walk->run, what);
+        return name_first(p, walk->run, what, before);
     *walk->run->not_finite = true;
     return 0;
 }
@@ -108,5 +126,7 @@ int mgpu_execute(struct mgpu_program *p, struct mgpu_comm *const *comm,
     struct context c = {.comm = comm, .buffer = buffer};
     struct mgpu_walk walk = {.ops = &ops, .context = &c, .program = p, .run = run};
     memcpy(buffer[MGPU_BUFFER_SCALARS], run->scalars, sizeof(double) * MGPU_SCALARS);
+    if (run->names)
+        return p->stop.what[0] ? name_first(p, run, p->stop.what, p->stop.at) : 0;
     return mgpu_walk_on(&walk);
 }

@@ -5,8 +5,7 @@
 #include "runtime/engine.h"
 
 /* Runs the list once. Comes back when everything is done, communication too. Errors name the node.
- * A loss or gradient that is not finite stops before the first update and
- * names the first node with a value that is not finite. `comm`: the rank's communicators, by group
+ * What is not finite: as engine.h says. `comm`: the rank's communicators, by group
  * (mgpu_plan_world). */
 int mgpu_execute(struct mgpu_program *program, struct mgpu_comm *const *comm,
                  void *const buffer[MGPU_BUFFERS], const struct mgpu_execution *run);

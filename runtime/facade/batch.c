@@ -12,6 +12,7 @@ struct job {
     const struct mgpu_batch_run *run;
     int pieces;
     bool skips; /* what is not finite is noted and stops nothing */
+    bool names; /* nothing runs but what led to a stop */
     bool not_finite[MGPU_MAX_RANKS];
     double scalars[MGPU_SCALARS];
 };
@@ -164,11 +165,14 @@ static int run_piece(struct job *job, struct mgpu_rank *rank, int number, bool *
                                .losses = run->mode == MGPU_MODE_PREDICT ? 0 : t->losses,
                                .check_gradients = run->update,
                                .not_finite = job->skips ? &job->not_finite[rank->rank] : NULL,
+                               .names = job->names,
                                .scalars = scalars,
                                .times = t->times ? t->times[rank->rank] : p->seconds,
                                .meanwhile = send_next,
                                .context = &meanwhile};
     MGPU_TRY(mgpu_rank_execute(rank, p, &r));
+    if (job->names)
+        return 0;
     p->timed++;
     if (count) {
         add_results(job, rank, p);
@@ -323,8 +327,6 @@ static int check_samples(struct mgpu_trainer *t, const struct mgpu_batch_run *ru
     return 0;
 }
 
-/* When a step failed for its values: a sample that is not finite is the better reason, whichever
- * rank and node met it first. */
 static int blame_sample(struct mgpu_trainer *t, const struct mgpu_batch_run *run)
 {
     for (int slot = 0; slot < t->wants; slot++) {
@@ -340,6 +342,18 @@ static int blame_sample(struct mgpu_trainer *t, const struct mgpu_batch_run *run
         mgpu_free(sample);
         MGPU_TRY(rc);
     }
+    return 0;
+}
+
+/* When a step failed for its values: a sample that is not finite is the better reason, whichever
+ * rank and node met it first. Ranks that change weights within backward have not looked for the
+ * node yet: now no other changes them. */
+static int find_reason(struct mgpu_trainer *t, struct job *job)
+{
+    MGPU_TRY(blame_sample(t, job->run));
+    job->names = true;
+    if (mgpu_updates_early(t))
+        MGPU_TRY(mgpu_team_run(t->team, run_rank, job));
     return MGPU_EINVALID;
 }
 
@@ -389,7 +403,7 @@ static int skip(struct mgpu_trainer *t, struct job *job)
     int rc = mgpu_prefix(mgpu_team_run(t->team, run_rank, job),
                          "in float16%s (bfloat16 ends where float32 does: --precision bf16)",
                          scales ? ", whatever the loss is scaled by" : ", which ends at 65504");
-    return rc == MGPU_EINVALID ? blame_sample(t, job->run) : rc;
+    return rc == MGPU_EINVALID ? find_reason(t, job) : rc;
 }
 
 int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, double *losses,
@@ -404,7 +418,7 @@ int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, dou
         MGPU_TRY(count_losses(t, run, counts));
     set_scalars(t, run, counts, job.scalars);
     int rc = mgpu_team_run(t->team, run_rank, &job);
-    MGPU_TRY(rc == MGPU_EINVALID ? blame_sample(t, run) : rc);
+    MGPU_TRY(rc == MGPU_EINVALID ? find_reason(t, &job) : rc);
     for (int i = 0; i < t->losses && !predicts; i++)
         losses[i] = result(t, i);
     for (int r = 0; r < mgpu_team_size(t->team) && run->update; r++)

@@ -171,6 +171,15 @@ static bool on_cpus(const struct mgpu_trainer *t)
     return cpus;
 }
 
+/* Accumulation, clipping by the norm of all gradients and what may come out as if a step had not
+ * been need them all at its end; GPUs update many weights in one launch there. */
+bool mgpu_updates_early(const struct mgpu_trainer *t)
+{
+    const struct mgpu_options *o = &t->options;
+    return on_cpus(t) && t->pieces == 1 && !t->scaling.on && t->optimizer.clip_norm <= 0 &&
+           !o->skip_nonfinite && !o->gradients;
+}
+
 int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_mode mode,
                      int64_t batch, const struct mgpu_plan *plan)
 {
@@ -181,6 +190,7 @@ int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_
         rc = mgpu_fuse_attention(*out);
     if (rc == 0)
         rc = fill_graph(*out, t, mode, plan);
+    (*out)->updates_early = mode == MGPU_MODE_TRAIN && mgpu_updates_early(t);
     rc = mgpu_prefix(rc, "%s", t->path);
     if (rc < 0) {
         mgpu_graph_free(*out);

@@ -113,7 +113,7 @@ static int check_rank(struct mgpu_trainer *t, int rank, const struct gradients *
 static int keep_gradients(const struct mgpu_trainer *t, struct gradients *g, double *scale)
 {
     for (int r = 0; r < t->plan->places; r++) {
-        g[r].bytes = t->store[r]->bytes[MGPU_BUFFER_GRADIENTS];
+        g[r].bytes = mgpu_team_rank(t->team, r)->bytes[MGPU_BUFFER_GRADIENTS];
         MGPU_TRY(
             mgpu_rank_download(mgpu_team_rank(t->team, r), MGPU_BUFFER_GRADIENTS, 0, g[r].bytes));
         MGPU_TRY(mgpu_alloc((void **)&g[r].at, (uint64_t)g[r].bytes, "gradients"));

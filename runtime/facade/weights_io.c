@@ -270,6 +270,10 @@ int mgpu_gradient_read(struct mgpu_trainer *t, const char *name, double *to, int
     if (p.buffer != MGPU_BUFFER_WEIGHTS)
         return mgpu_fail(MGPU_EINVALID, "%s: '%s' is not trained: it has no gradient", t->path,
                          name);
+    if (mgpu_updates_early(t))
+        return mgpu_fail(MGPU_EUSAGE,
+                         "%s: the gradient of '%s' is gone: options.gradients keeps it", t->path,
+                         name);
     p.buffer = MGPU_BUFFER_GRADIENTS;
     int rc = read_place(t, &p, to, count);
     for (int64_t i = 0; i < count && rc == 0; i++)

@@ -120,6 +120,10 @@ struct mgpu_graph {
     struct mgpu_origin origin; /* given to the nodes that are appended now */
     bool unfolded;             /* nodes of constants that are appended now run in each step */
 
+    /* Nothing but updates takes the gradients of weights, and a step that goes wrong may have
+     * changed weights: they need not be kept to its end (runtime/compile/early.h). */
+    bool updates_early;
+
     /* A node whose meaning depends on the size of the batch, so that the batch may not be cut (a
      * branch chosen by it, a loop over samples); NULL: none is known. */
     const struct mgpu_origin *whole;

@@ -33,6 +33,9 @@ struct mgpu_update_attrs {
     bool nesterov, amsgrad, centered;
 };
 
+/* Of its inputs. */
+enum { MGPU_UPDATE_WEIGHT, MGPU_UPDATE_GRADIENT };
+
 /* Whether an element depends on no other (LAMB's trust ratio is a whole weight's). */
 bool mgpu_update_is_pointwise(const struct mgpu_node *node);
 

@@ -231,6 +231,23 @@ static void test_full_disk(void)
     CHECK(same_bytes("full.h5", "before.h5"));
 }
 
+/* A run that stops since something is not finite leaves all files as they were. */
+static void test_not_finite(void)
+{
+    size_t size;
+    uint8_t *bytes;
+    CHECK_RUN("--epochs", "1", "--checkpoint", "finite.h5", "--save", "finite.npz");
+    bytes = build_load(build_path("finite.h5"), &size);
+    build_bytes(build_path("before.h5"), bytes, size);
+    free(bytes);
+    bytes = build_load(build_path("finite.npz"), &size);
+    build_bytes(build_path("before.npz"), bytes, size);
+    free(bytes);
+    CHECK_STOPS(1, "is not finite; the first value that is not is the output of", "--epochs", "3",
+                "--scale", "x=1e30", "--checkpoint", "finite.h5", "--save", "finite.npz");
+    CHECK(same_bytes("finite.h5", "before.h5") && same_bytes("finite.npz", "before.npz"));
+}
+
 /* What cannot be written takes nothing else with it: the other files are, and the exit status and a
  * line for each tell what is not. An epoch whose checkpoint or log fails is the last. */
 static void test_one_fails(void)
@@ -356,6 +373,7 @@ int main(void)
     test_interrupted(SIGHUP);
     test_ignored();
     test_full_disk();
+    test_not_finite();
     test_one_fails();
     test_no_reader();
     test_convert_full();

@@ -26,6 +26,7 @@ static struct mgpu_trainer *start(const char *devices)
     o.batch = 3;
     o.precision = "f64";
     o.devices = devices;
+    o.gradients = true;
     CHECK_OK(mgpu_trainer_new(&t, tiny_model(tied), &o));
     return t;
 }

@@ -366,7 +366,7 @@ static int take_steps(struct run *r)
     r->loss = MGPU_NEW_ARRAY(r->c.arena, double, r->c.golden.steps);
     while (r->steps < r->c.golden.steps && (rc = mgpu_step(r->trainer, &s)) > 0) {
         r->loss[r->steps++] = s.loss;
-        if (r->steps == 1 && !r->request->defaults)
+        if (r->steps == 1 && !r->request->defaults && !r->request->early)
             MGPU_TRY(compare_gradients(r));
     }
     return rc < 0 ? rc : 0;
@@ -498,6 +498,7 @@ static int run_case(struct run *r)
     MGPU_TRY(open_case(r));
     MGPU_TRY(mgpu_case_train_options(&o, &r->c, q->devices, q->ranks, q->defaults));
     o.precision = q->precision;
+    o.gradients = !q->defaults && !q->early;
     if (!strcmp(q->precision, "f16")) /* none of the steps is to be left out */
         o.loss_scale = "1024";
     r->whole = !q->steps || q->steps >= r->c.golden.steps;

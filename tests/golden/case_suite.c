@@ -63,8 +63,11 @@ static void equality(struct mgpu_case_suite *s, const char *folder)
 {
     struct mgpu_case_result one = {0}, result;
     for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
-        struct mgpu_case_request q = {
-            .folder = folder, .devices = devices[ranks - 1], .ranks = ranks, .precision = "f64"};
+        struct mgpu_case_request q = {.folder = folder,
+                                      .devices = devices[ranks - 1],
+                                      .ranks = ranks,
+                                      .precision = "f64",
+                                      .early = true};
         mgpu_case_run(&result, &q);
         double off = ranks > 1 && !result.refused ? mgpu_case_difference(&result, &one) : 0;
         if (!(off <= 1e-10)) {

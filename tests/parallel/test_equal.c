@@ -385,6 +385,7 @@ static void test_unequal_shards(void)
     o.loss = tiny_list("mse", NULL);
     o.optimizer = "sgd,lr=1";
     o.batch = 3;
+    o.gradients = true;
     for (int ranks = 1; ranks <= 4; ranks++) {
         o.devices = devices[ranks - 1];
         tiny_train(&r, tiny_model(line), &o, WEIGHTS(line_weight));

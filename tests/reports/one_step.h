@@ -13,6 +13,7 @@ static inline struct mgpu_options one_step(void)
     o.optimizer = "sgd,lr=1";
     o.loss = tiny_list("mse", NULL);
     o.steps = 1;
+    o.gradients = true;
     o.shuffle = false;
     o.devices = "cpu:0";
     return o;

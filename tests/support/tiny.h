@@ -31,7 +31,7 @@ struct tiny_result {
     double loss[TINY_STEPS];
     int weights;
     double weight[TINY_WEIGHTS];   /* one list after the other */
-    double gradient[TINY_WEIGHTS]; /* of the last step, where a weight is trained */
+    double gradient[TINY_WEIGHTS]; /* of the last step, where a weight is trained (o.gradients) */
 };
 
 /* A folder for files, and its end. Strings and files live in between. */

@@ -1,0 +1,152 @@
+/* Updates where gradients are, for a step in which nothing but its update takes a gradient: each
+ * stands right behind the last node that reads the weight or makes the gradient, which lives in the
+ * arena and no longer than that. Neighbours in the list of updates keep their order.
+ *
+ * Where gradients come by communication an update would wait for it there. It stands before the
+ * next gradients that are communicated, so that these are computed meanwhile. A sum over replicas
+ * starts when all that reads its weights stands before it: behind it replicas may change them for
+ * one another (share.c). Communication keeps its order.
+ */
+#include "runtime/compile/early.h"
+
+#include "runtime/compile/storage.h"
+#include "runtime/ops/comm.h"
+#include "runtime/ops/update.h"
+
+#include <stdlib.h>
+
+/* Behind a node that stays stand, in this order: updates that wait for what was communicated
+ * before, the communication of gradients, updates that take what is there by then. */
+enum { BEFORE = 1, COMMUNICATION, BEHIND, PLACES };
+
+struct early {
+    struct mgpu_graph *g;
+    int *read; /* by parameter: the last node that reads it, but for updates; -1: none */
+    int *due;  /* by node: of communication that gives gradients, the node that it stands behind;
+                * -1: others */
+};
+
+struct place {
+    int64_t at;
+    struct mgpu_node *node;
+};
+
+static bool is_update(const struct mgpu_node *node)
+{
+    return node->op == &mgpu_op_update;
+}
+
+static bool communicates(const struct mgpu_node *node)
+{
+    return node->op->flags & MGPU_OP_COMMUNICATION;
+}
+
+static int later(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+static int last_reader(const struct early *e, const struct mgpu_node *update)
+{
+    const struct mgpu_value *w = update->input[MGPU_UPDATE_WEIGHT];
+    return w->kind == MGPU_VALUE_PARAMETER ? e->read[w->index] : -1;
+}
+
+static void find_readers(struct early *e)
+{
+    for (int i = 0; i < e->g->parameter_count; i++)
+        e->read[i] = -1;
+    for (int n = 0; n < e->g->node_count; n++) {
+        const struct mgpu_node *node = e->g->nodes[n];
+        for (int i = 0; i < node->inputs && !is_update(node); i++) {
+            const struct mgpu_value *v = node->input[i] ? mgpu_root_value(node->input[i]) : NULL;
+            if (v && v->kind == MGPU_VALUE_PARAMETER)
+                e->read[v->index] = n;
+        }
+    }
+}
+
+/* What gives the gradient, where that is communication. */
+static const struct mgpu_node *communication_of(const struct mgpu_node *update)
+{
+    const struct mgpu_value *v = update->input[MGPU_UPDATE_GRADIENT];
+    return v->kind == MGPU_VALUE_RESULT && communicates(v->producer) ? v->producer : NULL;
+}
+
+/* A sum moves behind the readers of its weights, but not past other communication. */
+static void find_communication(struct early *e)
+{
+    const struct mgpu_graph *g = e->g;
+    int next = g->node_count;
+    for (int n = 0; n < g->node_count; n++)
+        e->due[n] = -1;
+    for (int n = 0; n < g->node_count; n++) {
+        const struct mgpu_node *by = is_update(g->nodes[n]) ? communication_of(g->nodes[n]) : NULL;
+        if (!by)
+            continue;
+        e->due[by->id] = later(e->due[by->id], by->id);
+        if (by->op == &mgpu_op_all_reduce)
+            e->due[by->id] = later(e->due[by->id], last_reader(e, g->nodes[n]));
+    }
+    for (int n = g->node_count - 1; n >= 0; n--) {
+        if (e->due[n] >= next)
+            e->due[n] = next - 1;
+        if (communicates(g->nodes[n]))
+            next = n;
+    }
+}
+
+static int64_t place_of(const struct early *e, const struct mgpu_node *node)
+{
+    const struct mgpu_node *by = is_update(node) ? communication_of(node) : NULL;
+    if (!is_update(node))
+        return e->due[node->id] < 0 ? (int64_t)node->id * PLACES
+                                    : (int64_t)e->due[node->id] * PLACES + COMMUNICATION;
+    int behind = last_reader(e, node);
+    for (int i = 0; i < node->inputs; i++)
+        if (node->input[i] && node->input[i]->kind == MGPU_VALUE_RESULT)
+            behind = later(behind, node->input[i]->producer->id);
+    int64_t at = (int64_t)behind * PLACES + BEHIND;
+    if (!by)
+        return at;
+    int next = by->id + 1;
+    while (next < e->g->node_count && e->due[next] <= e->due[by->id])
+        next++;
+    int64_t wait = next < e->g->node_count ? (int64_t)e->due[next] * PLACES + BEFORE
+                                           : (int64_t)e->g->node_count * PLACES;
+    return at > wait ? at : wait;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+    return x->at != y->at ? (x->at < y->at ? -1 : 1) : x->node->id - y->node->id;
+}
+
+static void order(const struct early *e)
+{
+    struct mgpu_graph *g = e->g;
+    struct place *place = mgpu_xcalloc((size_t)g->node_count + 1, sizeof *place);
+    for (int n = 0; n < g->node_count; n++)
+        place[n] = (struct place){place_of(e, g->nodes[n]), g->nodes[n]};
+    qsort(place, (size_t)g->node_count, sizeof *place, by_place);
+    for (int n = 0; n < g->node_count; n++) {
+        g->nodes[n] = place[n].node;
+        g->nodes[n]->id = n;
+    }
+    free(place);
+}
+
+void mgpu_update_early(struct mgpu_graph *g)
+{
+    struct early e = {.g = g,
+                      .read = mgpu_xcalloc((size_t)g->parameter_count + 1, sizeof *e.read),
+                      .due = mgpu_xcalloc((size_t)g->node_count + 1, sizeof *e.due)};
+    find_readers(&e);
+    find_communication(&e);
+    order(&e);
+    for (int i = 0; i < g->parameter_count; i++)
+        g->parameters[i].gradient = NULL;
+    free(e.read);
+    free(e.due);
+}

@@ -1,0 +1,199 @@
+/* Updates within backward give the bits of updates at the end of the step, on one rank, several and
+ * with branches on different ranks, and take less memory. What is not finite stops the run before
+ * it comes into a weight. */
+#include "runtime/facade/facade.h"
+#include "tests/support/tiny.h"
+#include "tests/test.h"
+
+enum { SAMPLES = 13, BATCH = 5 };
+
+static const char *const image = "input x float N 2 5 5\n"
+                                 "init k float 8 2 3 3 = normal 0.3\n"
+                                 "init kb float 8 = .1\n"
+                                 "init scale float 8 = 1\n"
+                                 "init shift float 8 = .1\n"
+                                 "init mean float 8 = 0\n"
+                                 "init var float 8 = 1\n"
+                                 "init w float 72 6 = normal 0.3\n"
+                                 "init b float 6 = .2\n"
+                                 "init t float 6 6 = normal 0.4\n"
+                                 "c = Conv(x, k, kb)\n"
+                                 "n = BatchNormalization(c, scale, shift, mean, var)\n"
+                                 "r = Relu(n)\n"
+                                 "f = Flatten(r)\n"
+                                 "h = Gemm(f, w, b)\n"
+                                 "a = Tanh(h)\n"
+                                 "i = MatMul(a, t)\n"
+                                 "j = Tanh(i)\n"
+                                 "y = MatMul(j, t)\n"
+                                 "output y float N 6\n";
+static const struct tiny_weight image_weights[] = {{"k", 144},   {"kb", 8},   {"scale", 8},
+                                                   {"shift", 8}, {"w", 432},  {"b", 6},
+                                                   {"t", 36},    {"mean", 8}, {"var", 8}};
+
+static const char *const optimizers[] = {"sgd,lr=0.05", "sgd,lr=0.05,momentum=0.9,nesterov",
+                                         "adam,lr=0.01", "adamw,lr=0.01,weight_decay=0.1",
+                                         "lamb,lr=0.01"};
+
+static struct mgpu_options options(const char *const *data, const char *devices)
+{
+    struct mgpu_options o = MGPU_OPTIONS;
+    o.data = data;
+    o.loss = tiny_list("mse", NULL);
+    o.batch = BATCH;
+    o.epochs = 3;
+    o.devices = devices;
+    o.strategy = "data";
+    return o;
+}
+
+static struct mgpu_options image_options(const char *devices)
+{
+    return options(tiny_list(tiny_noise("x", 1, 4, (int64_t[]){SAMPLES, 2, 5, 5}),
+                             tiny_noise("label", 2, 2, (int64_t[]){SAMPLES, 6}), NULL),
+                   devices);
+}
+
+static void check_same(const char *model, struct mgpu_options o, const struct tiny_weight *weights,
+                       int count)
+{
+    struct tiny_result early, late, kept;
+    tiny_train(&early, model, &o, weights, count);
+    o.gradients = true;
+    tiny_train(&kept, model, &o, weights, count);
+    o.gradients = false;
+    o.skip_nonfinite = true;
+    tiny_train(&late, model, &o, weights, count);
+    CHECK_(early.rc >= 0 && late.rc >= 0, "%s %s", early.error, late.error);
+    CHECK_(tiny_same(&early, &late) && tiny_same(&early, &kept), "%s on %s: off by %g", o.optimizer,
+           o.devices, tiny_difference(&early, &late));
+}
+
+static void test_image(void)
+{
+    static const char *const devices[] = {"cpu:0", "cpu:0,cpu:1", "cpu:0,cpu:1,cpu:2,cpu:0"};
+    const char *model = tiny_model(image);
+    for (int d = 0; d < 3; d++)
+        for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++) {
+            struct mgpu_options o = image_options(devices[d]);
+            o.optimizer = optimizers[i];
+            o.batch_norm = i % 2 ? "sync" : "train";
+            check_same(model, o, image_weights, 9);
+        }
+}
+
+/* With one, and with two replicas of the two places. */
+static void test_towers(void)
+{
+    const char *model = tiny_model(tiny_towers);
+    struct mgpu_options o =
+        options(tiny_list(tiny_noise("a", 1, 2, (int64_t[]){SAMPLES, 6}),
+                          tiny_noise("b", 2, 2, (int64_t[]){SAMPLES, 6}),
+                          tiny_noise("label", 3, 2, (int64_t[]){SAMPLES, 3}), NULL),
+                "cpu:0,cpu:1");
+    o.optimizer = "adam,lr=0.01";
+    check_same(model, o, tiny_tower_weights, 2);
+    o.strategy = NULL;
+    o.place = tiny_list("input:a=cpu:0", "input:b=cpu:1", NULL);
+    check_same(model, o, tiny_tower_weights, 2);
+    o.merge = "cpu:1";
+    o.weights_on = "cpu:1";
+    check_same(model, o, tiny_tower_weights, 2);
+    o.place = NULL;
+    o.merge = o.weights_on = NULL;
+    o.strategy = "hybrid";
+    o.devices = "cpu:0,cpu:1,cpu:2,cpu:3";
+    check_same(model, o, tiny_tower_weights, 2);
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+/* Eight dense layers, one behind the other: bytes that they take beside weights and state. */
+static int64_t memory_of(const char *devices, bool gradients)
+{
+    const char *model =
+        tiny_model("input x float N 64\n"
+                   "init a float 64 64 = normal 0.1\ninit b float 64 64 = normal 0.1\n"
+                   "init c float 64 64 = normal 0.1\ninit d float 64 64 = normal 0.1\n"
+                   "p = MatMul(x, a)\nq = MatMul(p, b)\nr = MatMul(q, c)\n"
+                   "y = MatMul(r, d)\noutput y float N 64\n");
+    struct mgpu_options o = options(tiny_list(tiny_noise("x", 1, 2, (int64_t[]){4, 64}),
+                                              tiny_noise("label", 2, 2, (int64_t[]){4, 64}), NULL),
+                                    devices);
+    struct mgpu_trainer *t;
+    double g[64 * 64];
+    o.gradients = gradients;
+    o.batch = 4;
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    const struct mgpu_rank *last = mgpu_team_rank(t->team, mgpu_team_size(t->team) - 1);
+    int64_t bytes = last->bytes[MGPU_BUFFER_GRADIENTS] + last->bytes[MGPU_BUFFER_ARENA];
+    CHECK((last->bytes[MGPU_BUFFER_GRADIENTS] > 0) == gradients);
+    CHECK((last->lender != NULL) == (last->replicas > 1));
+    if (!gradients)
+        CHECK_FAILS(mgpu_gradient_read(t, "a", g, 64 * 64), "options.gradients keeps it");
+    mgpu_trainer_free(t);
+    return bytes;
+}
+
+static void test_memory(void)
+{
+    enum { WEIGHT = 64 * 64 * 4 };
+    CHECK(memory_of("cpu:0", true) > 4 * WEIGHT && memory_of("cpu:0", false) < 2 * WEIGHT);
+    CHECK(memory_of("cpu:0,cpu:1", true) > 4 * WEIGHT);
+}
+
+/* ---- What is not finite ---------------------------------------------------------------------- */
+
+/* The loss is finite, the gradient of v is not: it is multiplied by 1e20 twice. c, whose gradient
+ * is complete before, has changed by then. */
+static const char *const steep = "input x float N 2\n"
+                                 "init v float 2 = 1e-38 1e-38\n"
+                                 "init c float 2 = 1 1\n"
+                                 "init large float 2 = 1e20 1e20\n"
+                                 "f = Mul(x, v)\n"
+                                 "g = Mul(f, large)\n"
+                                 "h = Mul(g, large)\n"
+                                 "y = Mul(h, c)\n"
+                                 "output y float N 2\n";
+
+static void check_stop(const char *model, const char *label, const char *devices, const char *says)
+{
+    struct mgpu_options o = options(
+        tiny_list(tiny_floats("x", "4 2", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0), label, NULL),
+        devices);
+    struct mgpu_step_result s;
+    struct mgpu_trainer *t;
+    o.loss = tiny_list("mae", NULL);
+    o.freeze = tiny_list("large", NULL);
+    o.batch = 4;
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    CHECK_FAILS(mgpu_step(t, &s), says);
+    CHECK(strstr(mgpu_error(), "step 1: ") == mgpu_error());
+    mgpu_trainer_free(t);
+}
+
+/* On two ranks both gradients are in one sum, and no update stands before it. */
+static void test_stops(void)
+{
+    const char *fair = tiny_floats("label", "4 2", 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
+    const char *huge = tiny_floats("label", "4 2", 3e38, 3e38, 3e38, 3e38, 3e38, 3e38, 3e38, 3e38);
+    const char *model = tiny_model(steep);
+    check_stop(
+        model, fair, "cpu:0",
+        "the gradient of 'v' is not finite; computed again with the weights that had changed "
+        "by then, the first value that is not is the gradient of ");
+    check_stop(model, fair, "cpu:0,cpu:1", "the gradient of 'v' is not finite; ");
+    check_stop(model, huge, "cpu:0", "the loss is not finite; the first value that is not is ");
+    check_stop(model, huge, "cpu:0,cpu:1", "the loss is not finite; the first value that is not ");
+}
+
+int main(void)
+{
+    tiny_begin();
+    test_image();
+    test_towers();
+    test_memory();
+    test_stops();
+    tiny_end();
+    return test_end();
+}

@@ -3,8 +3,10 @@
 #include "runtime/base/status.h"
 #include "runtime/compile/fuse.h"
 #include "runtime/ops/build.h"
+#include "runtime/ops/movement.h"
 #include "runtime/ops/op.h"
 #include "runtime/ops/pointwise.h"
+#include "runtime/ops/softmax.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +20,7 @@ struct halving {
     bool *wanted; /* somebody takes it so */
     bool *made;   /* it is */
     bool *lasts;
+    bool *scores;                       /* a softmax in the half type takes it */
     struct mgpu_value **narrow, **wide; /* casts of it; NULL: none yet */
 };
 
@@ -109,6 +112,21 @@ static void choose(struct halving *h, bool forward)
     }
 }
 
+/* What becomes the argument of such a softmax by arithmetic and movement alone. */
+static void find_scores(struct halving *h)
+{
+    for (int n = h->g->node_count - 1; n >= 0; n--) {
+        const struct mgpu_node *node = h->g->nodes[n];
+        bool passes =
+            mgpu_expr_of(node) || node->op == &mgpu_op_reshape || node->op == &mgpu_op_transpose;
+        bool softmax = node->op == &mgpu_op_softmax && h->halves[n];
+        if (!softmax && !(passes && is_forward(node) && h->scores[node->output[0]->id]))
+            continue;
+        for (int i = 0; i < node->inputs; i++)
+            h->scores[node->input[i]->id] = true;
+    }
+}
+
 /* ---- Expressions ----------------------------------------------------------------------------- */
 
 static bool only_chooses(enum mgpu_expr_code code)
@@ -174,6 +192,15 @@ static int retype(const struct halving *h, const struct mgpu_node *node, struct 
     return e->count - 1;
 }
 
+/* No finite number becomes an infinity below: the largest negative float that hides a score would
+ * be one, and a softmax of hidden scores alone NaN. */
+static int keep_finite(const struct halving *h, struct mgpu_expr *e, int y)
+{
+    double lowest = h->half == MGPU_FLOAT16 ? -65504 : -0x1.fep127;
+    int most = mgpu_expr_2(e, MGPU_X_MAX, y, mgpu_expr_number(e, MGPU_FLOAT, lowest));
+    return mgpu_expr_where(e, mgpu_expr_1(e, MGPU_X_ISINF, y), y, most);
+}
+
 /* Floats inside, whatever the inputs are. */
 static int surround(const struct halving *h, const struct mgpu_node *node, bool halves,
                     struct mgpu_expr *e)
@@ -186,6 +213,8 @@ static int surround(const struct halving *h, const struct mgpu_node *node, bool 
             map[i] = mgpu_expr_cast(e, MGPU_FLOAT, map[i]);
     }
     int y = mgpu_expr_append(e, mgpu_expr_of(node), map);
+    if (halves && h->scores[node->output[0]->id])
+        y = keep_finite(h, e, y);
     return halves ? mgpu_expr_cast(e, h->half, y) : y;
 }
 
@@ -193,7 +222,7 @@ static int surround(const struct halving *h, const struct mgpu_node *node, bool 
 static bool settle_expr(const struct halving *h, struct mgpu_node *node, bool halves)
 {
     struct mgpu_expr e;
-    bool retypes = halves && may_retype(h, node);
+    bool retypes = halves && !h->scores[node->output[0]->id] && may_retype(h, node);
     int y = retypes ? retype(h, node, &e) : surround(h, node, halves, &e);
     struct mgpu_pointwise_attrs attrs = {.expr = mgpu_expr_end(&e, y, h->g->arena)};
     if (!attrs.expr)
@@ -324,19 +353,21 @@ int mgpu_use_half(struct mgpu_graph *g, enum mgpu_dtype half)
 {
     MGPU_TRY(mgpu_biases_apart(g));
     size_t values = (size_t)g->value_count + 1;
-    bool *flags = mgpu_xcalloc(4 * values + (size_t)g->node_count, sizeof *flags);
+    bool *flags = mgpu_xcalloc(5 * values + (size_t)g->node_count, sizeof *flags);
     struct mgpu_value **casts = mgpu_xcalloc(2 * values, sizeof(struct mgpu_value *));
     struct halving h = {.g = g,
                         .half = half,
                         .may = flags,
                         .wanted = flags + values,
                         .made = flags + 2 * values,
-                        .halves = flags + 3 * values,
+                        .scores = flags + 3 * values,
+                        .halves = flags + 4 * values,
                         .lasts = mgpu_lasting_values(g),
                         .narrow = casts,
                         .wide = casts + values};
     choose(&h, true);
     choose(&h, false);
+    find_scores(&h);
     int rc = settle_all(&h);
     if (rc == 0)
         read_floats(&h);

@@ -45,6 +45,15 @@ static const struct row {
      "q = MatMul(n, w)\nk = Transpose(q) perm=[0, 2, 1]\nz = MatMul(q, k)\n"
      "p = Softmax(z) axis=-1\no = MatMul(p, q)\ny = Add(o, a)\noutput y float N 5 4\n",
      "e a n q k z p o", "y"},
+    {"queries that see no key",
+     "input i int64 N 5\ninit table float 7 4 = normal 1\ninit w float 4 4 = normal 0.5\n"
+     "init v float 4 3 = normal 0.5\ninit two int64 1 = 2\ninit four int64 1 = 4\n"
+     "lowest = Constant() value_float=-3.4028234663852886e38\n"
+     "u = Unsqueeze(i, two)\nl = Less(u, four)\nc = Cast(l) to=1\nm = Mul(c, lowest)\n"
+     "e = Gather(table, i)\nq = MatMul(e, w)\nk = Transpose(q) perm=[0, 2, 1]\n"
+     "z = MatMul(q, k)\nh = Add(z, m)\np = Softmax(h) axis=-1\no = MatMul(p, q)\n"
+     "y = MatMul(o, v)\noutput y float N 5 3\n",
+     "e q k z h p o", "m y"},
     {"steps",
      "input x float 3 2 4\ninit w float 1 20 4 = normal 0.5\ninit r float 1 20 5 = normal 0.5\n"
      "init b float 1 40 = normal 0.5\ninit v float 5 2 = normal 0.5\n"

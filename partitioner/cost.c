@@ -96,7 +96,7 @@ double mgpu_roofline_ms(const struct mgpu_device_kind *kind, enum mgpu_rate rate
         compute /= mgpu_compute_efficiency(kind, compute);
     if (memory > 0)
         memory /= mgpu_memory_efficiency(kind, memory);
-    return steps * fmax(kind->launch_ms, fmax(compute, memory));
+    return steps * fmax(kind->launch_ms, fmax(1, kind->ranks) * fmax(compute, memory));
 }
 
 static bool is_matrix(enum mgpu_class class)

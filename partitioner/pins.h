@@ -9,7 +9,7 @@ struct mgpu_pins {
     const char *const *pin; /* "PATTERN=DEVICE", ends with NULL; NULL: none */
     const char *merge;      /* a device, or NULL */
     int devices;
-    const char *const *device; /* their names */
+    const char *const *device; /* their labels: "cuda:0#1" */
 };
 
 /* device[i] of each node of the outline: where it must run, -1: anywhere. PATTERN is a glob on

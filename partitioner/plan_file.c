@@ -30,12 +30,12 @@ void mgpu_plan_file_free(struct mgpu_plan_file *plan)
 
 /* ---- Devices --------------------------------------------------------------------------------- */
 
-static int same_before(const struct mgpu_plan_file *plan, int device)
+const char *mgpu_device_label(struct mgpu_arena *arena, const char *const *name, int device)
 {
-    int n = 0;
+    int before = 0;
     for (int i = 0; i < device; i++)
-        n += !strcmp(plan->device[i], plan->device[device]);
-    return n;
+        before += !strcmp(name[i], name[device]);
+    return before ? mgpu_arena_format(arena, "%s#%d", name[device], before) : name[device];
 }
 
 void mgpu_plan_file_devices(struct mgpu_plan_file *plan, int count, const char *const *name)
@@ -46,9 +46,7 @@ void mgpu_plan_file_devices(struct mgpu_plan_file *plan, int count, const char *
     plan->predicted.memory_bytes = MGPU_NEW_ARRAY(plan->arena, int64_t, count);
     for (int i = 0; i < count; i++) {
         plan->device[i] = mgpu_arena_string(plan->arena, name[i]);
-        int before = same_before(plan, i);
-        plan->label[i] = before ? mgpu_arena_format(plan->arena, "%s#%d", plan->device[i], before)
-                                : plan->device[i];
+        plan->label[i] = mgpu_device_label(plan->arena, plan->device, i);
     }
 }
 

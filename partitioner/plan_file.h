@@ -90,6 +90,9 @@ struct mgpu_plan_file {
 struct mgpu_plan_file *mgpu_plan_file_new(void);
 void mgpu_plan_file_free(struct mgpu_plan_file *plan);
 
+/* What plans and options call device i of these: its name, but "cuda:0#1" for the second cuda:0. */
+const char *mgpu_device_label(struct mgpu_arena *arena, const char *const *name, int device);
+
 /* Sets device, label and predicted.memory_bytes; names are copied. */
 void mgpu_plan_file_devices(struct mgpu_plan_file *plan, int count, const char *const *name);
 

@@ -34,6 +34,31 @@ static int settle_words(struct mgpu_planner *p)
     return mgpu_unknown_name("strategy", strategy, strategies, STRATEGIES);
 }
 
+static void label_devices(struct mgpu_planner *p)
+{
+    const struct mgpu_topology *t = p->planned->topology;
+    struct mgpu_arena *arena = p->planned->arena;
+    const char **name = MGPU_NEW_ARRAY(arena, const char *, t->devices);
+    p->label = MGPU_NEW_ARRAY(arena, const char *, t->devices);
+    for (int i = 0; i < t->devices; i++) {
+        name[i] = t->device[i].name;
+        p->label[i] = mgpu_device_label(arena, name, i);
+    }
+}
+
+static int settle_weights(struct mgpu_planner *p)
+{
+    const char *name = p->options->weights_on;
+    p->weights_on = -1;
+    for (int i = 0; name && i < p->planned->topology->devices; i++)
+        if (!strcmp(p->label[i], name))
+            p->weights_on = i;
+    return !name || p->weights_on >= 0
+               ? 0
+               : mgpu_fail(MGPU_EUSAGE, "--weights-on: '%s' is not one of the devices (%s, ...)",
+                           name, p->label[0]);
+}
+
 static int settle_devices(struct mgpu_planner *p)
 {
     const struct mgpu_planner_options *o = p->options;
@@ -41,11 +66,8 @@ static int settle_devices(struct mgpu_planner *p)
     struct mgpu_topology *t = p->planned->topology;
     for (int i = 0; o->memory && i < t->devices; i++)
         t->device[i].memory = o->memory;
-    p->weights_on = o->weights_on ? mgpu_topology_find(t, o->weights_on) : -1;
-    if (o->weights_on && p->weights_on < 0)
-        return mgpu_fail(MGPU_EUSAGE, "--weights-on: '%s' is not one of the devices (%s, ...)",
-                         o->weights_on, t->device[0].name);
-    return 0;
+    label_devices(p);
+    return settle_weights(p);
 }
 
 static int settle_profile(struct mgpu_planner *p)
@@ -62,17 +84,12 @@ static int settle_profile(struct mgpu_planner *p)
 
 static int settle_pins(struct mgpu_planner *p)
 {
-    const struct mgpu_topology *t = p->planned->topology;
-    struct mgpu_arena *arena = p->planned->arena;
-    const char **name = MGPU_NEW_ARRAY(arena, const char *, t->devices);
-    for (int i = 0; i < t->devices; i++)
-        name[i] = t->device[i].name;
     struct mgpu_pins pins = {.option = p->options->pin_option ? p->options->pin_option : "--pin",
                              .pin = p->options->pin,
                              .merge = p->options->merge,
-                             .devices = t->devices,
-                             .device = name};
-    p->pin = MGPU_NEW_ARRAY(arena, int, p->planned->outline->nodes);
+                             .devices = p->planned->topology->devices,
+                             .device = p->label};
+    p->pin = MGPU_NEW_ARRAY(p->planned->arena, int, p->planned->outline->nodes);
     return mgpu_pins_apply(p->pin, p->planned->outline, &pins);
 }
 

@@ -31,6 +31,7 @@ struct mgpu_planner {
     enum mgpu_rate rate;
     struct mgpu_profile *profile;             /* or NULL */
     struct mgpu_plan *variant[MGPU_VARIANTS]; /* their rewrites; NULL: there is no such */
+    const char **label;                       /* what a person calls the devices (plan_file.h) */
     int *pin;                                 /* by node of the outline: device, -1: free */
     int weights_on;                           /* device, -1 */
     const char *inseparable;                  /* why the batch may not be divided, or NULL */

@@ -3,6 +3,7 @@
 #include "partitioner/topology_private.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
+#include "runtime/cuda/cuda.h"
 #include "runtime/executor/devices.h"
 
 #include <ctype.h>
@@ -51,6 +52,20 @@ int mgpu_topology_find(const struct mgpu_topology *t, const char *name)
     return -1;
 }
 
+/* Kinds of GPUs that are here: the most ranks that one of them has. */
+static void count_ranks(struct mgpu_topology *t)
+{
+    for (int k = 0; k < t->kinds; k++)
+        t->kind[k].ranks = 0;
+    for (int i = 0; i < t->devices; i++) {
+        struct mgpu_device_kind *kind = &t->kind[t->device[i].kind];
+        int ranks = 0;
+        for (int j = 0; j <= i; j++)
+            ranks += !strcmp(t->device[j].name, t->device[i].name);
+        kind->ranks = kind->threads || ranks < kind->ranks ? kind->ranks : ranks;
+    }
+}
+
 struct mgpu_topology *mgpu_topology_first(const struct mgpu_topology *from, int devices, int busy)
 {
     struct mgpu_topology *t = mgpu_topology_new(from->text, from->kinds, devices);
@@ -62,6 +77,7 @@ struct mgpu_topology *mgpu_topology_first(const struct mgpu_topology *from, int 
         t->kind[k].busy = t->kind[k].threads ? busy : 0;
     }
     memcpy(t->device, from->device, sizeof *t->device * (size_t)devices);
+    count_ranks(t);
     for (int i = 0; i < devices; i++)
         memcpy(t->link + (size_t)i * (size_t)devices,
                from->link + (size_t)i * (size_t)from->devices, sizeof *t->link * (size_t)devices);
@@ -116,7 +132,7 @@ void mgpu_links_between(struct mgpu_topology *t, double bytes, double latency_ms
     set_links(t, false, link, adapter_channel, adapters);
 }
 
-/* ---- Devices here ---------------------------------------------------------------------------- */
+/* ---- CPUs ------------------------------------------------------------------------------------ */
 
 /* The cores that compute also communicate: while they do, computing stands still. */
 static const double CPU_INTERFERENCE = 1e3;
@@ -161,35 +177,6 @@ static void cpu_links(struct mgpu_topology *t)
 {
     mgpu_links_inside(t, 5e9, 0.03, true);
     mgpu_fabric_plain(&t->fabric, 4e9, 0.06, 0);
-}
-
-static int kind_of_threads(struct mgpu_topology *t, int threads, int busy)
-{
-    for (int k = 0; k < t->kinds; k++)
-        if (t->kind[k].threads == threads)
-            return k;
-    mgpu_kind_of_cpu(&t->kind[t->kinds], threads, busy);
-    return t->kinds++;
-}
-
-static int parse_here(struct mgpu_topology **out, const char *spec)
-{
-    struct mgpu_rank_device *here;
-    int count;
-    MGPU_TRY(mgpu_devices_parse(&here, &count, spec, 0));
-    struct mgpu_topology *t = mgpu_topology_new(spec, count, count);
-    t->kinds = 0;
-    for (int i = 0; i < count; i++) {
-        struct mgpu_topology_device *d = &t->device[i];
-        snprintf(d->name, sizeof d->name, "%s", here[i].name);
-        d->kind = kind_of_threads(t, here[i].threads, count);
-        d->memory = mgpu_machine_memory() / count;
-    }
-    free(here);
-    cpu_links(t);
-    t->present = true;
-    *out = t;
-    return 0;
 }
 
 /* ---- Short names ----------------------------------------------------------------------------- */
@@ -353,6 +340,101 @@ static int parse_short(struct mgpu_topology **out, const char *spec)
         gpu_links(t, &s);
     else
         cpu_links(t);
+    *out = t;
+    return 0;
+}
+
+/* ---- Devices here ---------------------------------------------------------------------------- */
+
+static int kind_of_threads(struct mgpu_topology *t, int threads, int busy)
+{
+    for (int k = 0; k < t->kinds; k++)
+        if (t->kind[k].threads == threads)
+            return k;
+    mgpu_kind_of_cpu(&t->kind[t->kinds], threads, busy);
+    return t->kinds++;
+}
+
+static int kind_of_gpu(struct mgpu_topology *t, const struct mgpu_known_device *known)
+{
+    for (int k = 0; k < t->kinds; k++)
+        if (!strcmp(t->kind[k].name, known->name))
+            return k;
+    mgpu_kind_of_known(&t->kind[t->kinds], known);
+    return t->kinds++;
+}
+
+/* *gpu: what known one it is, or is most like. */
+static int add_gpu(struct mgpu_topology *t, int i, int number, const struct mgpu_known_device **gpu)
+{
+    struct mgpu_gpu_facts facts;
+    MGPU_TRY(mgpu_cuda_facts(&facts, number));
+    *gpu = mgpu_known_gpu(facts.name, facts.sm, facts.memory);
+    t->device[i].kind = kind_of_gpu(t, *gpu);
+    t->device[i].memory = facts.memory;
+    return 0;
+}
+
+/* *gpu: NULL where all are CPUs. */
+static int add_here(struct mgpu_topology *t, const struct mgpu_rank_device *here,
+                    const struct mgpu_known_device **gpu)
+{
+    *gpu = NULL;
+    t->kinds = 0;
+    for (int i = 0; i < t->devices; i++) {
+        struct mgpu_topology_device *d = &t->device[i];
+        snprintf(d->name, sizeof d->name, "%s", here[i].name);
+        if (here[i].gpu >= 0) {
+            MGPU_TRY(add_gpu(t, i, here[i].gpu, gpu));
+            continue;
+        }
+        d->kind = kind_of_threads(t, here[i].threads, t->devices);
+        d->memory = mgpu_machine_memory() / t->devices;
+    }
+    return 0;
+}
+
+/* They share its memory. */
+static void share_gpus(struct mgpu_topology *t)
+{
+    for (int i = 0; i < t->devices; i++)
+        if (t->kind[t->device[i].kind].ranks)
+            t->device[i].memory /= t->kind[t->device[i].kind].ranks;
+}
+
+/* Ranks of one GPU copy and sum in its memory. How other devices are joined nobody asked: PCIe. */
+static void links_here(struct mgpu_topology *t, const struct mgpu_known_device *gpu)
+{
+    bool one = true;
+    for (int i = 1; i < t->devices; i++)
+        one = one && !strcmp(t->device[i].name, t->device[0].name);
+    if (!gpu) {
+        cpu_links(t);
+    } else if (one) {
+        mgpu_links_inside(t, t->kind[0].bytes / 2, t->kind[0].launch_ms, true);
+        mgpu_fabric_plain(&t->fabric, t->kind[0].bytes / 3, t->kind[0].launch_ms, 0);
+    } else {
+        gpu_links(t, &(struct short_name){.machines = 1, .devices = t->devices, .known = gpu});
+    }
+}
+
+static int parse_here(struct mgpu_topology **out, const char *spec)
+{
+    const struct mgpu_known_device *gpu;
+    struct mgpu_rank_device *here;
+    int count;
+    MGPU_TRY(mgpu_devices_parse(&here, &count, spec, 0));
+    struct mgpu_topology *t = mgpu_topology_new(spec, count, count);
+    int rc = add_here(t, here, &gpu);
+    free(here);
+    if (rc < 0) {
+        mgpu_topology_free(t);
+        return rc;
+    }
+    count_ranks(t);
+    share_gpus(t);
+    links_here(t, gpu);
+    t->present = true;
     *out = t;
     return 0;
 }

@@ -1,6 +1,7 @@
 /* Devices and the links between them: of this machine, of a short name, of a file.
  *
- *     cpu   cpu:0,cpu:1   cpu:0-3      devices here (runtime/executor/devices.h)
+ *     cpu   cpu:0,cpu:1   cuda:0       devices here (runtime/executor/devices.h); GPUs have the
+ *                                      numbers of the known one that they are, or are most like
  *     8xh100-nvlink   4xa100-pcie      GPUs of one machine
  *     2x8xh100-ib   4x8xa100-ib200     machines x GPUs, one network adapter a GPU
  *     4x4xv100-eth25                   machines x GPUs, one network adapter a machine (Gb/s)
@@ -25,6 +26,7 @@ struct mgpu_device_kind {
     double launch_ms;                             /* least time of a kernel */
     double efficiency_compute, efficiency_memory; /* of large kernels, shares of the peaks */
     double interference; /* tasks take this many times longer while a collective runs; 0 is 1 */
+    int ranks;           /* of one GPU, whose kernels take turns; 0 is 1 */
     int threads;         /* of a CPU device; 0: a GPU */
     int busy; /* CPU devices that work at the same time: which measured times hold (profile.h) */
     bool in_turns; /* each of those works for a part of the step only: branches */

@@ -3,22 +3,62 @@
  * ones. */
 #include "partitioner/topology_private.h"
 
+#include <ctype.h>
+#include <limits.h>
+#include <math.h>
 #include <string.h>
 
 const struct mgpu_known_device mgpu_known_devices[] = {
-    /* name        f64   f32   tf32  half   GB/s  GiB  nvl ring sw  pci ring far us  Gb */
-    {"v100", {7.8, 15.7, 0, 125}, 900, 16, 120, 120, 0, 12, 10, 10, 0, 100},
-    {"v100-32", {7.8, 15.7, 0, 125}, 900, 32, 120, 120, 0, 12, 10, 10, 0, 100},
-    {"a100", {9.7, 19.5, 156, 312}, 1555, 40, 240, 220, 0, 24, 20, 10, 0, 200},
-    {"a100-80", {9.7, 19.5, 156, 312}, 2039, 80, 240, 220, 0, 24, 20, 10, 0, 200},
-    {"h100", {34, 67, 495, 989}, 3350, 80, 371, 370, 475, 48, 37, 37, 0, 400},
-    {"h200", {34, 67, 495, 989}, 4800, 141, 371, 370, 475, 48, 37, 37, 0, 400},
-    {"b200", {37, 75, 1100, 2250}, 7700, 180, 770, 722, 830, 48, 37, 37, 0, 400},
-    {"l40s", {1.4, 91.6, 183, 362}, 864, 48, 0, 0, 0, 24, 20, 10, 0, 200},
-    {"t4", {0.25, 8.1, 0, 65}, 300, 16, 0, 0, 0, 12, 10, 10, 0, 100},
-    {"rtx4090", {1.3, 82.6, 82.6, 165}, 1008, 24, 0, 0, 0, 20, 20, 10, 42, 100},
+    /* name     sm   f64   f32   tf32  half   GB/s  GiB  nvl ring sw  pci ring far us  Gb */
+    {"v100", 70, {7.8, 15.7, 0, 125}, 900, 16, 120, 120, 0, 12, 10, 10, 0, 100},
+    {"v100-32", 70, {7.8, 15.7, 0, 125}, 900, 32, 120, 120, 0, 12, 10, 10, 0, 100},
+    {"a100", 80, {9.7, 19.5, 156, 312}, 1555, 40, 240, 220, 0, 24, 20, 10, 0, 200},
+    {"a100-80", 80, {9.7, 19.5, 156, 312}, 2039, 80, 240, 220, 0, 24, 20, 10, 0, 200},
+    {"h100", 90, {34, 67, 495, 989}, 3350, 80, 371, 370, 475, 48, 37, 37, 0, 400},
+    {"h200", 90, {34, 67, 495, 989}, 4800, 141, 371, 370, 475, 48, 37, 37, 0, 400},
+    {"b200", 100, {37, 75, 1100, 2250}, 7700, 180, 770, 722, 830, 48, 37, 37, 0, 400},
+    {"l40s", 89, {1.4, 91.6, 183, 362}, 864, 48, 0, 0, 0, 24, 20, 10, 0, 200},
+    {"t4", 75, {0.25, 8.1, 0, 65}, 300, 16, 0, 0, 0, 12, 10, 10, 0, 100},
+    {"rtx4090", 89, {1.3, 82.6, 82.6, 165}, 1008, 24, 0, 0, 0, 20, 20, 10, 42, 100},
     {.name = NULL},
 };
+
+/* Whether the text begins with the word of a row, of which what stands behind '-' is ours; spaces
+ * do not count: "RTX 4090" is rtx4090. */
+static bool begins_with(const char *text, const char *known)
+{
+    for (; *known && *known != '-'; known++, text++) {
+        text += strspn(text, " ");
+        if (tolower((unsigned char)*text) != *known)
+            return false;
+    }
+    return !isalnum((unsigned char)*text);
+}
+
+/* "NVIDIA A100-SXM4-80GB" is an a100 and an a100-80. */
+static bool is_called(const char *name, const char *known)
+{
+    for (const char *at = name; *at; at++)
+        if ((at == name || !isalnum((unsigned char)at[-1])) && begins_with(at, known))
+            return true;
+    return false;
+}
+
+const struct mgpu_known_device *mgpu_known_gpu(const char *name, int sm, int64_t memory)
+{
+    const struct mgpu_known_device *best = NULL;
+    int most = 0;
+    for (const struct mgpu_known_device *k = mgpu_known_devices; k->name; k++) {
+        int fits = is_called(name, k->name) ? INT_MAX : k->sm <= sm ? k->sm : 0;
+        double off = fabs(k->memory_gib - (double)memory / 0x1p30);
+        if (fits < most ||
+            (best && fits == most && off >= fabs(best->memory_gib - (double)memory / 0x1p30)))
+            continue;
+        best = k;
+        most = fits;
+    }
+    return best;
+}
 
 void mgpu_kind_of_known(struct mgpu_device_kind *kind, const struct mgpu_known_device *known)
 {

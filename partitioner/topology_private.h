@@ -7,6 +7,7 @@
 /* A row of the table of known devices. */
 struct mgpu_known_device {
     const char *name;
+    int sm;                    /* compute capability: 90 is 9.0 */
     double tflops[MGPU_RATES]; /* dense peaks; 0: that of the next wider rate */
     double memory_gb_s;
     double memory_gib;
@@ -22,6 +23,10 @@ struct mgpu_known_device {
 
 /* The table, ended by a NULL name. */
 extern const struct mgpu_known_device mgpu_known_devices[];
+
+/* The row of a GPU that calls itself `name`; where none is called so, one of the newest that are no
+ * newer. Of several the one whose memory is most alike. */
+const struct mgpu_known_device *mgpu_known_gpu(const char *name, int sm, int64_t memory);
 
 /* Fills a kind from a row of the table. */
 void mgpu_kind_of_known(struct mgpu_device_kind *kind, const struct mgpu_known_device *known);

@@ -127,7 +127,8 @@ const struct mgpu_arg mgpu_train_table[] = {
          "auto (default: the planner chooses), single, data, branch, hybrid or stacked"),
 
     LIST("place", place, "PATTERN=DEVICE",
-         "run these nodes there: node or output names, or input:NAME"),
+         "run these nodes there: node or output names, or input:NAME (cpu:0#1: the second "
+         "rank of cpu:0,cpu:0)"),
     TEXT("merge", merge, "DEVICE", "where towers meet, and what follows"),
     TEXT("weights-on", weights_on, "DEVICE", "master weights and optimizer state"),
     TEXT("plan", plan, "PLAN.json",

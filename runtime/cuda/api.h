@@ -21,6 +21,7 @@
     F(cuDeviceGet)                                                                                 \
     F(cuDeviceGetName)                                                                             \
     F(cuDeviceGetAttribute)                                                                        \
+    F(cuDeviceTotalMem)                                                                            \
     F(cuGetErrorString)                                                                            \
     F(cuDevicePrimaryCtxRetain)                                                                    \
     F(cuDevicePrimaryCtxRelease)                                                                   \

@@ -4,6 +4,7 @@
 #define MGPU_CUDA_CUDA_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* How many GPUs a program may use here (CUDA_VISIBLE_DEVICES counts). MGPU_EDEVICE when there is
  * none, saying what is missing: CUDA in this build, the driver, its version, a GPU. */
@@ -12,6 +13,14 @@ int mgpu_cuda_count(int *count);
 /* Whether GPU `index` can be used: it exists, is new enough, and the libraries are there. Else
  * MGPU_EDEVICE and what is missing. */
 int mgpu_cuda_check(int index);
+
+/* What GPU `index` is; MGPU_EDEVICE when there is none. */
+struct mgpu_gpu_facts {
+    char name[128]; /* "NVIDIA H100 80GB HBM3" */
+    int sm;         /* compute capability: 90 is 9.0 */
+    int64_t memory; /* bytes */
+};
+int mgpu_cuda_facts(struct mgpu_gpu_facts *out, int index);
 
 /* Where a run goes that names no devices: "cuda:0" where that can be used; else "cpu", and if there
  * is a GPU all the same a note says why. */

@@ -54,28 +54,41 @@ static int no_such_device(int index, int count)
                      why);
 }
 
-int mgpu_cuda_driver_check(const struct mgpu_cuda_driver *driver, int index, int *sm)
+int mgpu_cuda_driver_facts(const struct mgpu_cuda_driver *driver, int index,
+                           struct mgpu_gpu_facts *out)
 {
     int count, major = 0, minor = 0;
-    char name[128] = "";
+    size_t memory = 0;
     CUdevice device;
+    *out = (struct mgpu_gpu_facts){0};
     MGPU_TRY(mgpu_cuda_driver_count(driver, &count));
     if (index >= count)
         return no_such_device(index, count);
     CUresult result = driver->cuDeviceGet(&device, index);
     if (result == CUDA_SUCCESS)
-        result = driver->cuDeviceGetName(name, sizeof name, device);
+        result = driver->cuDeviceGetName(out->name, sizeof out->name, device);
+    if (result == CUDA_SUCCESS)
+        result = driver->cuDeviceTotalMem(&memory, device);
     if (result == CUDA_SUCCESS)
         result = driver->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
                                               device);
     if (result == CUDA_SUCCESS)
         result = driver->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
                                               device);
-    MGPU_TRY(mgpu_cuda_status(driver, result, "asking for the GPU's properties"));
-    *sm = 10 * major + minor;
+    out->sm = 10 * major + minor;
+    out->memory = (int64_t)memory;
+    return mgpu_cuda_status(driver, result, "asking for the GPU's properties");
+}
+
+int mgpu_cuda_driver_check(const struct mgpu_cuda_driver *driver, int index, int *sm)
+{
+    struct mgpu_gpu_facts gpu;
+    MGPU_TRY(mgpu_cuda_driver_facts(driver, index, &gpu));
+    *sm = gpu.sm;
     if (*sm < MGPU_CUDA_OLDEST_SM)
         return mgpu_fail(MGPU_EDEVICE, "%s has compute capability %d.%d, this build needs %d.%d",
-                         name, major, minor, MGPU_CUDA_OLDEST_SM / 10, MGPU_CUDA_OLDEST_SM % 10);
+                         gpu.name, *sm / 10, *sm % 10, MGPU_CUDA_OLDEST_SM / 10,
+                         MGPU_CUDA_OLDEST_SM % 10);
     return 0;
 }
 
@@ -96,6 +109,13 @@ int mgpu_cuda_check_types(int index)
     struct mgpu_cuda_driver driver;
     MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&driver), "no NVIDIA driver"));
     return mgpu_cuda_driver_check_types(&driver, index);
+}
+
+int mgpu_cuda_facts(struct mgpu_gpu_facts *out, int index)
+{
+    struct mgpu_cuda_driver driver;
+    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&driver), "no NVIDIA driver"));
+    return mgpu_cuda_driver_facts(&driver, index, out);
 }
 
 int mgpu_cuda_count(int *count)

@@ -17,6 +17,12 @@ int mgpu_cuda_check(int index)
     return mgpu_cuda_count(&count);
 }
 
+int mgpu_cuda_facts(struct mgpu_gpu_facts *out, int index)
+{
+    *out = (struct mgpu_gpu_facts){0};
+    return mgpu_cuda_check(index);
+}
+
 const char *mgpu_cuda_default(void)
 {
     return "cpu";

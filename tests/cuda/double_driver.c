@@ -69,6 +69,13 @@ static CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdev
     return CUDA_SUCCESS;
 }
 
+static CUresult device_memory(size_t *bytes, CUdevice device)
+{
+    (void)device;
+    *bytes = (size_t)double_gpu.bytes;
+    return CUDA_SUCCESS;
+}
+
 static CUresult error_string(CUresult result, const char **text)
 {
     static char words[64];
@@ -599,6 +606,7 @@ const struct mgpu_cuda_driver double_driver = {
     .cuDeviceGet = device_get,
     .cuDeviceGetName = device_name,
     .cuDeviceGetAttribute = device_attribute,
+    .cuDeviceTotalMem = device_memory,
     .cuGetErrorString = error_string,
     .cuDevicePrimaryCtxRetain = retain,
     .cuDevicePrimaryCtxRelease = release_context,

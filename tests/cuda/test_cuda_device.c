@@ -48,6 +48,12 @@ static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice
     return CUDA_SUCCESS;
 }
 
+static CUresult get_memory(size_t *bytes, CUdevice device)
+{
+    *bytes = (size_t)(device + 1) << 34;
+    return CUDA_SUCCESS;
+}
+
 static CUresult get_error_string(CUresult result, const char **text)
 {
     *text = result == CUDA_ERROR_SYSTEM_NOT_READY ? "system not ready" : "other";
@@ -61,6 +67,7 @@ static const struct mgpu_cuda_driver driver = {
     .cuDeviceGet = get_device,
     .cuDeviceGetName = get_name,
     .cuDeviceGetAttribute = get_attribute,
+    .cuDeviceTotalMem = get_memory,
     .cuGetErrorString = get_error_string,
 };
 
@@ -73,6 +80,9 @@ static void check_driver(void)
     fake.count = 2, fake.major = 9, fake.minor = 0;
     CHECK_OK(mgpu_cuda_driver_check(&driver, 1, &sm));
     CHECK(sm == 90);
+    struct mgpu_gpu_facts facts;
+    CHECK_OK(mgpu_cuda_driver_facts(&driver, 1, &facts));
+    CHECK(!strcmp(facts.name, "GPU 1") && facts.sm == 90 && facts.memory == INT64_C(1) << 35);
     CHECK_FAILS(mgpu_cuda_driver_check(&driver, 2, &sm), "no GPU 2, only cuda:0 to cuda:1");
     CHECK_OK(mgpu_cuda_driver_check_types(&driver, 1));
     fake.major = 7, fake.minor = 5;

@@ -1,6 +1,7 @@
 /* Branches on two ranks of a GPU: values and gradients are sent from one to the other. The numbers
  * are those of one CPU rank, in orders that the events allow; waits that are left out are found out
  * (double.h). */
+#include "partitioner/topology.h"
 #include "runtime/base/memory.h"
 #include "tests/cuda/double.h"
 #include "tests/support/tiny.h"
@@ -92,6 +93,30 @@ static void check(const char *model, const char *merge, const char *weights_on)
     double_forget();
 }
 
+/* The planner knows what the GPU is most like, that its ranks share it, and what to call them. */
+static void test_planned(const char *model)
+{
+    static struct tiny_result one, two;
+    struct mgpu_options o = options();
+    struct mgpu_topology *t, *alone;
+    o.devices = "cpu:0";
+    tiny_train(&one, model, &o, tiny_tower_weights, 2);
+    o.devices = "cuda:0,cuda:0";
+    o.strategy = "branch";
+    o.place = tiny_list("input:a=cuda:0", "input:b=cuda:0#1", NULL);
+    o.merge = "cuda:0#1";
+    tiny_train(&two, model, &o, tiny_tower_weights, 2);
+    CHECK_(two.rc >= 0 && tiny_difference(&two, &one) <= 1e-10, "off by %g %s",
+           tiny_difference(&two, &one), two.error);
+    CHECK_OK(mgpu_topology_parse(&t, o.devices));
+    alone = mgpu_topology_first(t, 1, 1);
+    CHECK(!mgpu_topology_all_cpus(t) && t->kinds == 1 && !strcmp(t->kind[0].name, "h100"));
+    CHECK(t->kind[0].ranks == 2 && alone->kind[0].ranks == 1);
+    CHECK(t->device[0].memory == INT64_C(1) << 29 && t->link[1].bytes > 1e12);
+    mgpu_topology_free(alone);
+    mgpu_topology_free(t);
+}
+
 /* The second step, captured, without one of its waits (-1: with all). */
 static int step_without(const char *model, int wait, double *loss, bool *found)
 {
@@ -139,6 +164,7 @@ int main(void)
     check(model, NULL, NULL);
     check(model, "cpu:1", NULL);
     check(model, "cpu:1", "cpu:0");
+    test_planned(model);
     test_dropped_events(model);
     double_end();
     CHECK_(!double_complaints(), "%s", double_complaint());

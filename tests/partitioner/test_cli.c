@@ -286,6 +286,11 @@ static void test_pins(void)
     p = read_plan("plan.json");
     CHECK(place_of(p, "p") == 1 && place_of(p, "q") == 0 && place_of(p, "k") == 0);
     mgpu_plan_file_free(p);
+    CHECK_RUN("two.onnx --devices cpu:0,cpu:0 --batch 64 --pin left=cpu:0#1 --pin right=cpu:0 "
+              "--merge cpu:0#1 --weights-on cpu:0#1 --plan plan.json");
+    p = read_plan("plan.json");
+    CHECK(place_of(p, "p") == 1 && place_of(p, "q") == 0 && place_of(p, "y") == 1);
+    mgpu_plan_file_free(p);
     unlink(build_path("plan.json"));
 }
 
@@ -368,6 +373,7 @@ static void test_refused(void)
     CHECK_REFUSED(TWO "--pin lift=cpu:0 --plan no.json", 2, "did you mean 'left'?");
     CHECK_REFUSED(TWO "--pin input:d=cpu:0 --plan no.json", 2, "the model has no input 'd'");
     CHECK_REFUSED(TWO "--pin p=cpu:9 --plan no.json", 2, "'cpu:9' is not one of the devices");
+    CHECK_REFUSED(TWO "--pin p=cpu:0#1 --plan no.json", 2, "'cpu:0#1' is not one of the devices");
     CHECK_REFUSED(TWO "--pin p --plan no.json", 2, "not PATTERN=DEVICE");
     CHECK_REFUSED(TWO "--pin p=cpu:0 --pin left=cpu:1 --plan no.json", 2, "is pinned to cpu:0");
     CHECK_REFUSED(TWO "--merge gpu:0 --plan no.json", 2, "'gpu:0' is not one of the devices");

@@ -1,5 +1,5 @@
 /* Devices by name and by file, and what links and collectives cost. */
-#include "partitioner/topology.h"
+#include "partitioner/topology_private.h"
 #include "runtime/executor/devices.h"
 #include "tests/test.h"
 
@@ -89,6 +89,31 @@ static void check_refused_names(void)
     CHECK_FAILS(mgpu_topology_parse(&t, "cpu:x"), "needs a device number");
     CHECK_FAILS(mgpu_topology_parse(&t, "no/such.json"), "No such file");
     CHECK(t == NULL);
+}
+
+static void check_gpu_names(void)
+{
+    static const struct {
+        const char *name;
+        int sm, gib;
+        const char *row;
+    } rows[] = {
+        {"NVIDIA H100 80GB HBM3", 90, 79, "h100"},
+        {"NVIDIA A100-SXM4-40GB", 80, 39, "a100"},
+        {"NVIDIA A100 80GB PCIe", 80, 79, "a100-80"},
+        {"Tesla V100-SXM2-32GB", 70, 31, "v100-32"},
+        {"NVIDIA GeForce RTX 4090", 89, 23, "rtx4090"},
+        {"Tesla T4", 75, 15, "t4"},
+        {"NVIDIA T400", 75, 4, "t4"},                /* no T4, but of its kind */
+        {"NVIDIA GeForce RTX 3090", 86, 23, "a100"}, /* the newest that is no newer */
+        {"NVIDIA RTX 6000 Ada Generation", 89, 47, "l40s"},
+        {"NVIDIA GB300", 103, 278, "b200"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct mgpu_known_device *k =
+            mgpu_known_gpu(rows[i].name, rows[i].sm, (int64_t)rows[i].gib << 30);
+        CHECK_(k && !strcmp(k->name, rows[i].row), "%s is %s", rows[i].name, k ? k->name : "?");
+    }
 }
 
 static void check_here(void)
@@ -274,6 +299,7 @@ int main(void)
 {
     check_short_names();
     check_refused_names();
+    check_gpu_names();
     check_here();
     check_all_reduce();
     check_switch();

@@ -38,6 +38,19 @@ static int check_groups(const struct mgpu_optimizer *optimizer)
     return 0;
 }
 
+/* The norm of norms is that of all: no node has more inputs than kernels take. `x` is used up. */
+static struct mgpu_value *norm_of(struct mgpu_graph *g, int count, struct mgpu_value **x)
+{
+    for (int norms = 0; count > MGPU_MAX_INPUTS; count = norms, norms = 0)
+        for (int at = 0; at < count; at += MGPU_MAX_INPUTS) {
+            int some = count - at < MGPU_MAX_INPUTS ? count - at : MGPU_MAX_INPUTS;
+            x[norms++] = mgpu_build1(g, &mgpu_op_global_norm, NULL, some, x + at);
+            if (!x[norms - 1])
+                return NULL;
+        }
+    return mgpu_build1(g, &mgpu_op_global_norm, NULL, count, x);
+}
+
 static struct mgpu_value *gradient_norm(struct mgpu_graph *g)
 {
     struct mgpu_value **gradients =
@@ -46,7 +59,7 @@ static struct mgpu_value *gradient_norm(struct mgpu_graph *g)
     for (int i = 0; i < g->parameter_count; i++)
         if (is_trained(&g->parameters[i]))
             gradients[count++] = g->parameters[i].gradient;
-    return mgpu_build1(g, &mgpu_op_global_norm, NULL, count, gradients);
+    return norm_of(g, count, gradients);
 }
 
 /* min(1, clip_norm / (norm of all gradients + 1e-6)) (torch.nn.utils.clip_grad_norm_), over what

@@ -370,6 +370,32 @@ static void test_no_kernel(void)
     double_begin(1, INT64_C(1) << 30);
 }
 
+/* More weights than a kernel takes operands, clipped by the norm of all. */
+static void test_many_weights(void)
+{
+    enum { LAYERS = 2 * MGPU_MAX_INPUTS + 1, LINE = 100 };
+    char text[LAYERS * LINE] = "input x float N 4\n";
+    struct tiny_result got, cpu;
+    const struct tiny_weight ends[] = {{"w0", 16}, {"w32", 16}};
+    struct mgpu_options o = options("cpu:0");
+    size_t n = strlen(text);
+    for (int i = 0; i < LAYERS; i++)
+        n += (size_t)snprintf(text + n, LINE,
+                              "init w%d float 4 4 = 1 0 0 .2 .1 1 0 0 0 .3 1 0 0 0 "
+                              "-.2 1\nh%d = MatMul(%s%.0d, w%d)\n",
+                              i, i + 1, i ? "h" : "x", i, i);
+    snprintf(text + n, LINE, "output h%d float N 4\n", LAYERS);
+    const char *deep = tiny_model(text);
+    o.optimizer = "sgd,lr=0.1";
+    o.clip_norm = 0.05;
+    tiny_train(&cpu, deep, &o, ends, 2);
+    o.devices = two;
+    tiny_train(&got, deep, &o, ends, 2);
+    CHECK_(tiny_difference(&got, &cpu) < 1e-5, "off by %.1e (%s)", tiny_difference(&got, &cpu),
+           got.error);
+    CHECK_(!double_complaints(), "%s", double_complaint());
+}
+
 /* The message of the CPU, and weights as they were. */
 static void test_not_finite(const char *devices)
 {
@@ -429,6 +455,7 @@ int main(void)
     test_not_finite(two);
     test_memory();
     test_no_kernel();
+    test_many_weights();
     double_end();
     CHECK_(!double_complaints(), "%s", double_complaint());
     tiny_end();

@@ -84,12 +84,6 @@ static bool is_listed(const struct mgpu_variables *v, int variable)
     return false;
 }
 
-/* PyTorch: neither the weight nor what reads it has a name of the model. */
-static bool is_nameless(const struct mgpu_variables *v, int variable)
-{
-    return v->family == MGPU_FAMILY_TORCH && v->layer[v->variable[variable].layer].guessed;
-}
-
 static void add_nameless(struct mgpu_framework_arrays *a, int variable)
 {
     const struct mgpu_variable *x = &a->variables->variable[variable];
@@ -97,9 +91,14 @@ static void add_nameless(struct mgpu_framework_arrays *a, int variable)
     add(a, name, NULL,
         (struct mgpu_framework_from){
             .variable = -1, .weight = x->weight, .holder = x->holder, .tensor = -1});
-    mgpu_note("the graph does not tell what '%s' is called in PyTorch: its name and layout are the "
-              "graph's",
-              name);
+    int initializer = a->variables->weights->weight[x->weight].holder[x->holder].initializer;
+    const char *from = a->variables->model->initializer[initializer].folded_from;
+    if (x->computed)
+        mgpu_note("'%s' is no parameter of the model: the exporter computed it of %s", name, from);
+    else
+        mgpu_note("the graph does not tell what '%s' is called in PyTorch: its name and layout are "
+                  "the graph's",
+                  name);
 }
 
 static void list_plain(struct mgpu_framework_arrays *a)
@@ -107,10 +106,14 @@ static void list_plain(struct mgpu_framework_arrays *a)
     const struct mgpu_variables *v = a->variables;
     size_t root = v->family == MGPU_FAMILY_KERAS ? mgpu_variables_root(v) : 0;
     for (int i = 0; i < v->count; i++)
-        if (is_nameless(v, i))
+        if (mgpu_variable_is_nameless(v, i))
             add_nameless(a, i);
-        else if (!is_listed(v, i))
+        else if (!is_listed(v, i) && !mgpu_variable_is_later_part(v, i))
             mgpu_framework_add(a, i, mgpu_framework_name(a, i, root), NULL);
+    if (v->assumed)
+        mgpu_note("'%s' has no names left and is taken for PyTorch's MultiheadAttention: the order "
+                  "of its products says which is which",
+                  v->assumed);
 }
 
 /* Where the graph says too little two variables get one name, which is given; else NULL. */
@@ -267,20 +270,22 @@ static int shape_like(struct mgpu_array *out, const struct mgpu_framework_arrays
 }
 
 int mgpu_framework_array(struct mgpu_array *out, const struct mgpu_framework_arrays *a, int i,
-                         const struct mgpu_array *whole, bool squares, enum mgpu_tail *tail)
+                         int variable, const struct mgpu_array *whole, bool squares,
+                         enum mgpu_tail *tail)
 {
-    const struct mgpu_framework_from *from = &a->from[i];
     *tail = MGPU_TAIL_ZERO;
-    out->type = whole->type;
-    if (from->variable < 0 || (a->match && a->match->whole[from->variable])) {
+    if (variable < 0 || (a->match && a->match->whole[variable])) {
         MGPU_TRY(mgpu_array_init(out, whole->type, whole->rank, whole->dims, a->array[i].name));
         memcpy(out->data, whole->data,
                (size_t)mgpu_array_count(whole) * mgpu_dtype_size(whole->type));
         return 0;
     }
-    struct mgpu_weight_layout layout = a->variables->variable[from->variable].layout;
+    struct mgpu_weight_layout layout = a->variables->variable[variable].layout;
     layout.negate = layout.negate && !squares;
-    MGPU_TRY(shape_like(out, a, i));
+    if (variable == a->from[i].variable) {
+        out->type = whole->type;
+        MGPU_TRY(shape_like(out, a, i));
+    }
     *tail = mgpu_weight_layout_out(&layout, whole->data, out->data, out->type);
     return 0;
 }
@@ -290,12 +295,22 @@ static int fill(struct mgpu_framework_arrays *a, const struct mgpu_model_source 
 {
     struct mgpu_array whole;
     const struct mgpu_framework_from *from = &a->from[i];
+    int variable = from->variable, weight = from->weight, holder = from->holder, rc;
     *tail = MGPU_TAIL_ZERO;
-    if (from->weight < 0)
+    if (weight < 0)
         return mgpu_checkpoint_load(a->like, from->tensor, &a->array[i].array);
-    MGPU_TRY(s->contents(s->context, from->weight, from->holder, &whole));
-    int rc = mgpu_framework_array(&a->array[i].array, a, i, &whole, false, tail);
-    mgpu_array_free(&whole);
+    do {
+        enum mgpu_tail one;
+        MGPU_TRY(s->contents(s->context, weight, holder, &whole));
+        rc = mgpu_framework_array(&a->array[i].array, a, i, variable, &whole, false, &one);
+        mgpu_array_free(&whole);
+        *tail = one > *tail ? one : *tail;
+        variable = variable < 0 ? -1 : mgpu_variable_next_part(a->variables, variable);
+        if (variable >= 0) {
+            weight = a->variables->variable[variable].weight;
+            holder = a->variables->variable[variable].holder;
+        }
+    } while (rc == 0 && variable >= 0);
     return rc;
 }
 

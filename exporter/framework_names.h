@@ -26,9 +26,11 @@ struct mgpu_framework_arrays {
 int mgpu_framework_arrays_new(struct mgpu_framework_arrays **out,
                               const struct mgpu_model_source *source, enum mgpu_target target,
                               const struct mgpu_model_write_options *options);
-/* Array number `i` from `whole`, a holder's contents; `squares` have no sign to turn. */
+/* Array number `i` from `whole`, the contents of the holder of `variable`: from[i].variable, which
+ * makes the array, and then its other parts. `squares` have no sign to turn. */
 int mgpu_framework_array(struct mgpu_array *out, const struct mgpu_framework_arrays *a, int i,
-                         const struct mgpu_array *whole, bool squares, enum mgpu_tail *tail);
+                         int variable, const struct mgpu_array *whole, bool squares,
+                         enum mgpu_tail *tail);
 /* framework_state.c: appends the optimizer's arrays of source->state, as a file of kind `target`
  * has them. The arrays are filled. */
 int mgpu_framework_state(struct mgpu_framework_arrays *a, const struct mgpu_model_source *source,

@@ -7,33 +7,40 @@
 #include <math.h>
 #include <stdio.h>
 
-/* The slot of the array's weight, in its holder's layout; 0: there is none, else 1. */
-static int take_slot(struct mgpu_array *out, const struct mgpu_framework_arrays *a, int i,
-                     const struct mgpu_model_source *s, const char *slot)
+/* The slot of a weight, in the layout of its holder; 0: there is none, else 1. */
+static int slot_of(struct mgpu_array *whole, const struct mgpu_model_source *s, int weight,
+                   int holder, const char *name)
 {
-    const struct mgpu_framework_from *from = &a->from[i];
-    if (from->weight < 0)
-        return 0;
-    const struct mgpu_weight *w = &s->weights->weight[from->weight];
-    const char *name = mgpu_arena_format(a->arena, "%s:%s", w->name, slot);
     const struct mgpu_array *given = mgpu_array_list_find(&s->state->list, name);
-    struct mgpu_array whole;
-    enum mgpu_tail tail;
     if (!given)
         return 0;
-    MGPU_TRY(mgpu_array_init(&whole, MGPU_FLOAT, given->rank, given->dims, name));
-    mgpu_convert(whole.data, MGPU_FLOAT, given->data, given->type, mgpu_array_count(given));
-    if (w->holder[from->holder].copy == MGPU_COPY_TRANSPOSED) {
-        int64_t rows = given->dims[0], columns = given->dims[1];
-        struct mgpu_array turned;
-        int rc = mgpu_array_init(&turned, MGPU_FLOAT, 2, (int64_t[]){columns, rows}, name);
-        if (rc == 0)
-            mgpu_weight_transpose(turned.data, whole.data, MGPU_FLOAT, rows, columns);
-        mgpu_array_free(&whole);
-        MGPU_TRY(rc);
-        whole = turned;
-    }
-    int rc = mgpu_framework_array(out, a, i, &whole, mgpu_slot_is_square(slot), &tail);
+    MGPU_TRY(mgpu_array_init(whole, MGPU_FLOAT, given->rank, given->dims, name));
+    mgpu_convert(whole->data, MGPU_FLOAT, given->data, given->type, mgpu_array_count(given));
+    if (s->weights->weight[weight].holder[holder].copy != MGPU_COPY_TRANSPOSED)
+        return 1;
+    int64_t rows = given->dims[0], columns = given->dims[1];
+    struct mgpu_array turned;
+    int rc = mgpu_array_init(&turned, MGPU_FLOAT, 2, (int64_t[]){columns, rows}, name);
+    if (rc == 0)
+        mgpu_weight_transpose(turned.data, whole->data, MGPU_FLOAT, rows, columns);
+    mgpu_array_free(whole);
+    *whole = turned;
+    return rc < 0 ? rc : 1;
+}
+
+/* That of the array's weight, of which `variable` is a part (or -1); 0: there is none, else 1. */
+static int take_part(struct mgpu_array *out, const struct mgpu_framework_arrays *a, int i,
+                     int variable, const struct mgpu_model_source *s, const char *slot)
+{
+    const struct mgpu_variable *x = variable < 0 ? NULL : &a->variables->variable[variable];
+    int weight = x ? x->weight : a->from[i].weight, holder = x ? x->holder : a->from[i].holder;
+    struct mgpu_array whole;
+    enum mgpu_tail tail;
+    const char *name = mgpu_arena_format(a->arena, "%s:%s", s->weights->weight[weight].name, slot);
+    int found = slot_of(&whole, s, weight, holder, name);
+    if (found <= 0)
+        return found;
+    int rc = mgpu_framework_array(out, a, i, variable, &whole, mgpu_slot_is_square(slot), &tail);
     mgpu_array_free(&whole);
     if (rc == 0 && tail != MGPU_TAIL_ZERO)
         rc = mgpu_fail(MGPU_EUNSUPPORTED,
@@ -41,6 +48,17 @@ static int take_slot(struct mgpu_array *out, const struct mgpu_framework_arrays 
                        "Keras one bias",
                        name);
     return rc < 0 ? rc : 1;
+}
+
+static int take_slot(struct mgpu_array *out, const struct mgpu_framework_arrays *a, int i,
+                     const struct mgpu_model_source *s, const char *slot)
+{
+    int variable = a->from[i].variable;
+    int rc = a->from[i].weight < 0 ? 0 : take_part(out, a, i, variable, s, slot);
+    while (rc > 0 && variable >= 0 &&
+           (variable = mgpu_variable_next_part(a->variables, variable)) >= 0)
+        rc = take_part(out, a, i, variable, s, slot);
+    return rc;
 }
 
 static void add(struct mgpu_framework_arrays *a, const char *name, struct mgpu_array array)

@@ -26,7 +26,7 @@ struct mgpu_weight_layout mgpu_weight_layout_same(int rank, const int64_t *dims)
 /* Where element `i` of the initializer's part stands in the framework's array. */
 static int64_t index_of(const struct mgpu_weight_layout *l, const int64_t *stride, int64_t i)
 {
-    int64_t index = 0;
+    int64_t index = l->before;
     for (int j = l->rank - 1; j >= 0; j--) {
         int axis = l->perm[j];
         int64_t at = i % l->view[axis];

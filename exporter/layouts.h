@@ -17,6 +17,7 @@ struct mgpu_weight_layout {
     const unsigned char *order; /* the initializer's gate i is the framework's gate order[i] */
     bool negate;
     int64_t at, count;
+    int64_t before; /* elements of the framework's array in front of those: other initializers' */
     /* Elements behind them that the framework has no variable for: zero coming in; going out they
      * are added (the second bias of an LSTM, which Keras has only one of). */
     int64_t tail;

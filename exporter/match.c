@@ -11,6 +11,13 @@
 
 void mgpu_match_pair(struct mgpu_match *m, int tensor, int variable)
 {
+    const struct mgpu_variable *x = &m->model->variable[variable];
+    for (int i = 0; i < m->model->count; i++) {
+        const struct mgpu_variable *part = &m->model->variable[i];
+        if (part->layer == x->layer && part->layout.before != x->layout.before &&
+            !strcmp(part->leaf, x->leaf))
+            m->tensor[i] = tensor;
+    }
     m->tensor[variable] = tensor;
     m->variable[tensor] = variable;
 }
@@ -76,7 +83,11 @@ static void match_merged(struct mgpu_match *m)
     for (int t = 0; t < m->file->count; t++) {
         int variable =
             free_weight(m, t) ? (int)(intptr_t)mgpu_names_get(names, m->file->tensor[t].name) : 0;
-        if (variable && m->tensor[variable - 1] < 0)
+        if (!variable || m->tensor[variable - 1] >= 0)
+            continue;
+        if (m->model->variable[variable - 1].turned)
+            mgpu_match_pair(m, t, variable - 1);
+        else
             mgpu_match_whole(m, t, variable - 1);
     }
 }
@@ -141,7 +152,8 @@ static int choose(const struct mgpu_match *m, int tensor, int layer, bool by_nam
 {
     int found = -1, count = 0;
     for (int i = 0; i < m->model->count; i++) {
-        if (m->model->variable[i].layer != layer || m->tensor[i] >= 0)
+        if (m->model->variable[i].layer != layer || m->tensor[i] >= 0 ||
+            mgpu_variable_is_later_part(m->model, i))
             continue;
         bool good = by_name ? mgpu_variable_is(m->model, i, m->file->tensor[tensor].leaf)
                             : fits(m, tensor, i);
@@ -168,7 +180,8 @@ static bool even(const struct mgpu_match *m, const struct mgpu_file_layer *l, in
     for (int k = 0; k < l->tensors; k++)
         left += m->variable[l->tensor[k]] < 0;
     for (int i = 0; i < m->model->count; i++)
-        left -= m->model->variable[i].layer == layer && m->tensor[i] < 0;
+        left -= m->model->variable[i].layer == layer && m->tensor[i] < 0 &&
+                !mgpu_variable_is_later_part(m->model, i);
     return left == 0;
 }
 
@@ -194,7 +207,7 @@ static int variables_of(const struct mgpu_match *m, int layer)
 {
     int n = 0;
     for (int i = 0; i < m->model->count; i++)
-        n += m->model->variable[i].layer == layer;
+        n += m->model->variable[i].layer == layer && !mgpu_variable_is_later_part(m->model, i);
     return n;
 }
 
@@ -203,7 +216,8 @@ static bool has_variable(const struct mgpu_match *m, int tensor, int layer, int 
 {
     const char *leaf = m->file->tensor[tensor].leaf;
     for (int i = 0; i < m->model->count; i++) {
-        if (m->model->variable[i].layer != layer || m->tensor[i] >= 0)
+        if (m->model->variable[i].layer != layer || m->tensor[i] >= 0 ||
+            mgpu_variable_is_later_part(m->model, i))
             continue;
         if (*leaf ? mgpu_variable_is(m->model, i, leaf) : k-- == 0)
             return fits(m, tensor, i);

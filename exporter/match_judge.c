@@ -59,7 +59,7 @@ static void check_shape(struct mgpu_match *m, int tensor)
 /* A scalar that only its name makes a weight may be none in the framework. */
 static bool is_maybe(const struct mgpu_match *m, int variable)
 {
-    return m->model->variable[variable].rank == 0;
+    return m->model->variable[variable].rank == 0 && !m->model->variable[variable].computed;
 }
 
 /* Of tied initializers one is enough. */
@@ -73,20 +73,46 @@ static bool has_twin(const struct mgpu_match *m, int variable)
     return false;
 }
 
+/* A tensor of the file that may be the variable whose name the export has lost; NULL: none. */
+static const char *may_be(const struct mgpu_match *m, int variable)
+{
+    for (int i = 0; i < m->file->count; i++) {
+        const struct mgpu_checkpoint_tensor *t = &m->file->tensor[i];
+        if (t->weight && m->variable[i] == -1 &&
+            mgpu_variable_fits(m->model, variable, t->rank, t->dims))
+            return t->name;
+    }
+    return NULL;
+}
+
+static const char *why_missing(const struct mgpu_match *m, int variable)
+{
+    const char *name = mgpu_variable_initializer(m->model, variable), *theirs;
+    if (mgpu_variable_is_folded(m->model, variable))
+        return " (the exporter folded a batch normalisation into it)";
+    if (m->model->variable[variable].computed)
+        return " (the exporter computed it of parameters)";
+    if (mgpu_variable_is_nameless(m->model, variable) && (theirs = may_be(m, variable)))
+        return mgpu_arena_format(m->arena,
+                                 " (the graph does not tell its name in PyTorch; --map would say "
+                                 "'%s -> %s')",
+                                 theirs, name);
+    return "";
+}
+
 static void find_missing(struct mgpu_match *m, int *missing)
 {
     char shape[MGPU_SHAPE_TEXT];
     for (int i = 0; i < m->model->count; i++) {
-        if (m->tensor[i] != -1 || has_twin(m, i) || is_maybe(m, i))
+        if (m->tensor[i] != -1 || has_twin(m, i) || is_maybe(m, i) ||
+            mgpu_variable_is_later_part(m->model, i))
             continue;
         const char *name = mgpu_variable_name(m->model, i);
         wanted_shape(shape, m, i);
         ++*missing;
         add_fault(m, MGPU_MATCH_MISSING, name, i,
                   mgpu_arena_format(m->arena, "'%s' %s of the model is not in it%s", name, shape,
-                                    mgpu_variable_is_folded(m->model, i)
-                                        ? " (the exporter folded a batch normalisation into it)"
-                                        : ""));
+                                    why_missing(m, i)));
     }
 }
 

@@ -233,3 +233,16 @@ const char *mgpu_scope_of_layer(struct mgpu_arena *arena, const char *layer)
         *dot = '/';
     return path;
 }
+
+const char *mgpu_scope_source(struct mgpu_arena *arena, const char *folded_from)
+{
+    const char *source = NULL, *at = folded_from;
+    while ((at = strchr(at, '\''))) {
+        size_t n = strcspn(++at, "'");
+        const char *name = mgpu_arena_format(arena, "%.*s", (int)n, at);
+        at += n + (at[n] == '\'');
+        if (mgpu_scope_is_own(name))
+            source = source ? "" : name;
+    }
+    return source;
+}

@@ -25,6 +25,10 @@ struct mgpu_scope mgpu_scope_dotted(struct mgpu_arena *arena, const char *name);
 /* "/enc/layers.0/linear1", a node's layer, as a path. */
 const char *mgpu_scope_of_layer(struct mgpu_arena *arena, const char *layer);
 
+/* Of "['fc.weight', 'val_1']", what dynamo made a tensor of: the one name that it took from the
+ * model; "" where there are several; NULL: none. */
+const char *mgpu_scope_source(struct mgpu_arena *arena, const char *folded_from);
+
 /* Whether PyTorch's exporters did not make the name up, as "onnx::MatMul_12" and "val_3", but took
  * it from the model. */
 bool mgpu_scope_is_own(const char *name);

@@ -38,6 +38,12 @@ const char *mgpu_variable_initializer(const struct mgpu_variables *v, int variab
     return h->added ? w->name : v->model->initializer[h->initializer].name;
 }
 
+bool mgpu_variable_is_nameless(const struct mgpu_variables *v, int variable)
+{
+    const struct mgpu_variable *x = &v->variable[variable];
+    return v->family == MGPU_FAMILY_TORCH && (v->layer[x->layer].guessed || !*x->leaf);
+}
+
 const char *mgpu_variable_name(const struct mgpu_variables *v, int variable)
 {
     const struct mgpu_variable *x = &v->variable[variable];
@@ -45,7 +51,7 @@ const char *mgpu_variable_name(const struct mgpu_variables *v, int variable)
     const char *way = l->direction == MGPU_WAY_FORWARD    ? "/forward"
                       : l->direction == MGPU_WAY_BACKWARD ? "/backward"
                                                           : "";
-    if (!*x->leaf || (!*l->path && !l->direction))
+    if (mgpu_variable_is_nameless(v, variable) || !*x->leaf || (!*l->path && !l->direction))
         return *l->path || !*x->leaf ? mgpu_variable_initializer(v, variable) : x->leaf;
     char *name = mgpu_arena_format(v->arena, "%s%s/%s", l->path, way, x->leaf);
     for (char *at = name; v->family == MGPU_FAMILY_TORCH && (at = strchr(at, '/'));)
@@ -58,6 +64,25 @@ bool mgpu_variable_is_folded(const struct mgpu_variables *v, int variable)
     const struct mgpu_variable *x = &v->variable[variable];
     int initializer = v->weights->weight[x->weight].holder[x->holder].initializer;
     return v->weights->folded[initializer];
+}
+
+int mgpu_variable_next_part(const struct mgpu_variables *v, int variable)
+{
+    const struct mgpu_variable *x = &v->variable[variable];
+    int next = -1;
+    for (int i = 0; i < v->count; i++) {
+        const struct mgpu_variable *y = &v->variable[i];
+        if (y->layer == x->layer && y->layout.before > x->layout.before &&
+            !strcmp(y->leaf, x->leaf) &&
+            (next < 0 || y->layout.before < v->variable[next].layout.before))
+            next = i;
+    }
+    return next;
+}
+
+bool mgpu_variable_is_later_part(const struct mgpu_variables *v, int variable)
+{
+    return v->variable[variable].layout.before > 0;
 }
 
 /* ---- What fits ------------------------------------------------------------------------------- */

@@ -162,7 +162,7 @@ void mgpu_variable_plain(struct mgpu_variable *x, enum mgpu_family family,
     bool conv = is_type(r->node, "Conv") || is_type(r->node, "ConvTranspose");
     set_shape(x, a->rank, a->dims);
     x->layout = mgpu_weight_layout_same(a->rank, a->dims);
-    x->leaf = leaf_of(x->role, family);
+    x->leaf = r->computed ? "" : r->folded ? op : leaf_of(x->role, family);
     if (r->as_named) {
         x->leaf = op;
         return;
@@ -180,7 +180,8 @@ void mgpu_variable_plain(struct mgpu_variable *x, enum mgpu_family family,
         dense_kernel(x, family, r, a);
     else if (x->role == MGPU_VAR_ALPHA)
         slope(x, family, r, a);
-    else if (x->role == MGPU_VAR_BIAS || x->role == MGPU_VAR_GAMMA || x->role == MGPU_VAR_BETA)
+    else if (x->role == MGPU_VAR_BIAS || x->role == MGPU_VAR_GAMMA || x->role == MGPU_VAR_BETA ||
+             r->folded)
         vector(x, r, a);
     if (family == MGPU_FAMILY_KERAS && x->rank > 1 && !strncmp(op, "Reshape", 7) &&
         (x->role == MGPU_VAR_GAMMA || x->role == MGPU_VAR_BETA))

@@ -13,6 +13,8 @@ struct mgpu_variable_reader {
     bool shared; /* several layers have its initializer, or had it before they were trained */
     const char *own_name; /* that the exporter gave it; "" where it is shared */
     bool as_named;        /* PyTorch: has its name still, so it is as PyTorch has it */
+    bool folded;          /* own name found in what dynamo says it was made of */
+    bool computed;        /* the exporter computed it of parameters: it is none itself */
     bool grouped; /* TensorFlow: of a group normalisation, which has the channels in groups */
     bool flat;    /* TensorFlow made a one-dimensional kernel two-dimensional */
 };

@@ -1,6 +1,7 @@
 #include "exporter/variables.h"
 
 #include "exporter/keras_layers.h"
+#include "exporter/nameless.h"
 #include "exporter/scopes.h"
 #include "exporter/variable_layout.h"
 #include "exporter/variable_reader.h"
@@ -155,20 +156,59 @@ static const char *path_in_copy(const struct builder *b, const struct mgpu_varia
     return NULL;
 }
 
+/* dynamo: the parameter that the exporter only turned, or put axes of one element around; "" where
+ * it computed something else; NULL: the name that the initializer has tells as much. */
+static const char *source_of(const struct builder *b, const struct mgpu_variable_reader *r,
+                             int initializer)
+{
+    static const char *const turns[] = {"val_", "t", "permute", "transpose", "numpy_t", NULL};
+    const struct mgpu_onnx_initializer *x = &b->v->model->initializer[initializer];
+    const char *source =
+        x->folded_from && !r->recurrent ? mgpu_scope_source(b->v->arena, x->folded_from) : NULL;
+    bool kernel = r->owner == r->node && x->array.rank == 2, turned = false;
+    int long_axes = 0;
+    for (int i = 0; i < x->array.rank; i++)
+        long_axes += x->array.dims[i] != 1;
+    for (int i = 0; turns[i] && source; i++) {
+        size_t n = strlen(turns[i]);
+        turned |= !strncmp(x->name, turns[i], n) &&
+                  strspn(x->name + n, "_0123456789") == strlen(x->name + n);
+    }
+    bool viewed = kernel ? turned : !mgpu_scope_is_own(x->name) && long_axes <= 1;
+    return source && !viewed ? "" : source;
+}
+
+/* TorchScript merged into another's initializer what had no name of its own: an Identity stands
+ * between, or stood there before the model was trained. */
+static bool is_lost(const struct builder *b, const struct mgpu_holder *h)
+{
+    const struct mgpu_onnx_node *node = b->v->model->all[h->use[0].node];
+    const char *own = b->v->model->initializer[h->initializer].name;
+    return b->pytorch && *node->layer == '/' && !*alias_of(b, h) &&
+           (b->split_of[h->initializer] || strcmp(node->input[h->use[0].input], own));
+}
+
 /* By the initializer's name, unless several layers share the initializer; else by the node's, but
  * for PyTorch's modules whose weights another one around them uses itself. */
 static struct mgpu_scope scope_of(const struct builder *b, struct mgpu_variable_reader *r,
                                   const struct mgpu_holder *h)
 {
     const char *alias = alias_of(b, h), *around = path_of_reader(b, r);
-    const char *name = *alias ? alias : b->v->model->initializer[exported_as(b, h)].name;
+    const char *source = *alias ? NULL : source_of(b, r, exported_as(b, h));
+    const char *name = *alias   ? alias
+                       : source ? source
+                                : b->v->model->initializer[exported_as(b, h)].name;
     struct mgpu_scope s = named_scope(b, name);
-    r->shared =
-        !*alias && b->users[h->initializer] > 1 && !(b->pytorch && is_inside(s.path, around));
+    bool lost = is_lost(b, h);
+    r->shared = lost || (!*alias && b->users[h->initializer] > 1 &&
+                         !(b->pytorch && is_inside(s.path, around)));
     r->own_name = r->shared ? "" : name;
-    const char *copy =
-        r->shared && b->pytorch && *s.path && *around ? path_in_copy(b, r, h, s.path) : NULL;
-    r->as_named = b->v->family == MGPU_FAMILY_TORCH && *s.op && (!r->shared || copy);
+    r->folded = source && *source;
+    r->computed = source && !*source;
+    const char *copy = r->shared && !lost && b->pytorch && *s.path && *around
+                           ? path_in_copy(b, r, h, s.path)
+                           : NULL;
+    r->as_named = b->v->family == MGPU_FAMILY_TORCH && *s.op && (!r->shared || copy) && !r->folded;
     if (copy)
         s.path = copy;
     else if (r->shared || (!*s.path && !(b->pytorch && *s.op)))
@@ -309,10 +349,13 @@ static void add_holder(struct builder *b, int weight, int holder)
     struct mgpu_variable x = {.weight = weight,
                               .holder = holder,
                               .role = mgpu_variable_role_of(&r, a, scope.op),
+                              .computed = r.computed,
+                              .turned = r.folded,
                               .own = r.own_name,
                               .leaf = ""};
     /* The name that layers share may be one of another kind: a mean's that a bias has, too. */
-    r.as_named |= b->v->family == MGPU_FAMILY_TORCH && *scope.op && x.role == MGPU_VAR_OTHER;
+    r.as_named |=
+        b->v->family == MGPU_FAMILY_TORCH && *scope.op && x.role == MGPU_VAR_OTHER && !r.folded;
     if (r.recurrent && !r.moved && a->rank >= 2)
         add_recurrent(b, &x, &r, a);
     else
@@ -430,53 +473,6 @@ static void join_separable(struct mgpu_variables *v)
     }
 }
 
-static int node_of(const struct mgpu_variables *v, const struct mgpu_variable *x)
-{
-    struct mgpu_variable_reader r = {0};
-    mgpu_variable_reader_of(&r, v, &v->weights->weight[x->weight].holder[x->holder]);
-    return r.node->index;
-}
-
-/* The layer's kernels that have lost their names: all are counted, `kernel` gets the first three,
- * in the graph's order. */
-static int nameless_kernels(struct mgpu_variable *kernel[3], const struct mgpu_variables *v,
-                            int layer)
-{
-    int n = 0;
-    for (int i = 0; i < v->count; i++) {
-        struct mgpu_variable *x = &v->variable[i];
-        if (x->layer != layer || x->role != MGPU_VAR_KERNEL ||
-            *mgpu_scope_dotted(v->arena, x->own).op || n++ >= 3)
-            continue;
-        int at = n - 1;
-        for (; at > 0 && node_of(v, x) < node_of(v, kernel[at - 1]); at--)
-            kernel[at] = kernel[at - 1];
-        kernel[at] = x;
-    }
-    return n;
-}
-
-/* PyTorch's attention multiplies with parameters of its own, beside its layer out_proj: with one
- * for all three, or, where keys or values have widths of their own, with three. */
-static void name_attention(struct mgpu_variables *v)
-{
-    static const char *const apart[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
-    for (int out = 0; out < v->layers; out++) {
-        const char *path = v->layer[out].path, *slash = strrchr(path, '/');
-        if (strcmp(slash ? slash + 1 : path, "out_proj"))
-            continue;
-        for (int l = 0; l < v->layers; l++) {
-            struct mgpu_variable *kernel[3];
-            size_t n = slash ? (size_t)(slash - path) : 0;
-            if (strncmp(v->layer[l].path, path, n) || v->layer[l].path[n])
-                continue;
-            int count = nameless_kernels(kernel, v, l);
-            for (int i = 0; i < count && (count == 1 || count == 3); i++)
-                kernel[i]->leaf = count == 1 ? "in_proj_weight" : apart[i];
-        }
-    }
-}
-
 void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_model *model,
                         const struct mgpu_weights *weights, enum mgpu_family family)
 {
@@ -505,12 +501,12 @@ void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_mode
         add_holder(&b, uses[i].weight, uses[i].holder);
     if (family == MGPU_FAMILY_TORCH)
         part_tied(&b);
+    if (b.pytorch && family == MGPU_FAMILY_TORCH)
+        mgpu_variables_nameless(v);
     if (v->count)
         qsort(v->variable, (size_t)v->count, sizeof *v->variable, by_layer);
     if (family == MGPU_FAMILY_KERAS)
         join_separable(v);
-    if (b.pytorch && family == MGPU_FAMILY_TORCH)
-        name_attention(v);
     free(uses);
     free(b.users);
 }

@@ -33,10 +33,14 @@ struct mgpu_variable {
     int weight, holder; /* in mgpu_weights */
     int layer;
     enum mgpu_variable_role role;
+    bool computed;    /* the exporter computed it of parameters of the model: it is none itself */
+    bool turned;      /* `own` is the name of what the exporter only turned */
     const char *own;  /* the exporter's name for it; "" where several layers share that */
     const char *leaf; /* its name in the layer: "kernel", "weight_ih_l0"; "" unknown */
     int rank;         /* as the framework has it */
     int64_t dims[MGPU_MAX_RANK];
+    /* Several initializers may be one array of the framework, each a part of it: variables of one
+     * layer, leaf and shape that differ in layout.before. */
     struct mgpu_weight_layout layout;
 };
 
@@ -59,6 +63,7 @@ struct mgpu_variables {
     int layers; /* in the order of the graph */
     struct mgpu_variable_layer *layer;
     struct mgpu_weight_flow *flow;
+    const char *assumed; /* a module that only its structure tells to be attention; NULL: none */
 };
 
 void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_model *model,
@@ -78,6 +83,9 @@ const char *mgpu_variable_initializer(const struct mgpu_variables *v, int variab
 /* "model/conv2d_1/kernel", "layers.0.weight": for messages, and for files where names are free. */
 const char *mgpu_variable_name(const struct mgpu_variables *v, int variable);
 
+/* PyTorch: neither the weight nor what reads it tells the name that the model has for it. */
+bool mgpu_variable_is_nameless(const struct mgpu_variables *v, int variable);
+
 /* Whether a file's shape is the variable's. A kernel may come with axes of one element left out,
  * or (attention) with an axis cut in two. */
 bool mgpu_variable_fits(const struct mgpu_variables *v, int variable, int rank,
@@ -85,6 +93,11 @@ bool mgpu_variable_fits(const struct mgpu_variables *v, int variable, int rank,
 
 /* Whether a variable called `leaf` in its layer, in either framework, is this one. */
 bool mgpu_variable_is(const struct mgpu_variables *v, int variable, const char *leaf);
+
+/* The variable that is the next part of the same array of the framework; -1: there is none. And
+ * whether it is a part that is not the first. */
+int mgpu_variable_next_part(const struct mgpu_variables *v, int variable);
+bool mgpu_variable_is_later_part(const struct mgpu_variables *v, int variable);
 
 /* Whether an exporter folded a batch normalisation into it: then it is not the framework's. */
 bool mgpu_variable_is_folded(const struct mgpu_variables *v, int variable);

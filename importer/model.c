@@ -505,6 +505,17 @@ static void add_inputs(struct inliner *in, struct scope *top, const Onnx__GraphP
     }
 }
 
+static void note_folded(struct mgpu_onnx_model *model, const Onnx__GraphProto *graph)
+{
+    for (size_t i = 0; i < graph->n_value_info; i++) {
+        const Onnx__ValueInfoProto *v = graph->value_info[i];
+        int of = mgpu_onnx_find_initializer(model, v->name);
+        for (size_t k = 0; of >= 0 && k < v->n_metadata_props; k++)
+            if (!strcmp(v->metadata_props[k]->key, "pkg.onnxscript.optimizer.folded_from"))
+                model->initializer[of].folded_from = v->metadata_props[k]->value;
+    }
+}
+
 static void list_functions(struct inliner *in, const Onnx__ModelProto *proto)
 {
     for (size_t i = 0; i < proto->n_functions; i++) {
@@ -537,6 +548,7 @@ static int inline_model(struct inliner *in, const Onnx__ModelProto *proto)
     int rc = add_initializers(in, &top, graph);
     if (rc >= 0) {
         add_inputs(in, &top, graph);
+        note_folded(m, graph);
         rc = add_nodes(in, &top, graph->n_node, graph->node, &list);
     }
     store(in, &m->graph, &list);

@@ -50,7 +50,8 @@ struct mgpu_onnx_initializer {
                               * when the element type is one that mgpu does not hold */
     struct mgpu_onnx_held held;
     bool constant_node;
-    bool graph_input; /* also listed as a graph input */
+    bool graph_input;        /* also listed as a graph input */
+    const char *folded_from; /* what dynamo's optimizer computed it of: "['fc.weight']"; or NULL */
 };
 
 struct mgpu_onnx_value { /* a graph input or output as declared */

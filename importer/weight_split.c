@@ -6,7 +6,7 @@
  *
  *   - TorchScript leaves an Identity that is named as the lost parameter; a parameter that is used
  *     directly by several nodes is one. Tensors that it folded have no name of their own: there the
- *     layer in the node's name decides.
+ *     layer in the node's name decides, and the weights that stand beside it.
  *   - dynamo writes the module into each node's metadata, and merges up to 1024 elements only. A
  *     table that is looked up in one layer and a matrix in another is tied, not merged.
  *   - TensorFlow: only constant tensors are ever equal by chance.
@@ -24,6 +24,7 @@ enum { DYNAMO_MERGES = 1024, MAX_CHAIN = 1000 };
 struct read { /* a use, seen through Identities */
     struct mgpu_use at;
     const char *alias;
+    bool merged; /* TorchScript's Identity stands between, which has no parameter's name */
 };
 
 struct reads {
@@ -43,8 +44,8 @@ static const char *alias_of(const struct mgpu_identify *in, const char *output,
     return in->pytorch && !in->dynamo && plain && !number ? output : otherwise;
 }
 
-static void collect(struct mgpu_identify *in, const char *name, const char *alias, int depth,
-                    struct reads *reads)
+static void collect(struct mgpu_identify *in, const char *name, const char *alias, bool merged,
+                    int depth, struct reads *reads)
 {
     const struct mgpu_weight_flow_value *value = mgpu_weight_flow_get(in->flow, name);
     for (int i = 0; value && i < value->readers; i++) {
@@ -53,18 +54,25 @@ static void collect(struct mgpu_identify *in, const char *name, const char *alia
         if (!*node->domain && !strcmp(node->type, "Identity") && depth < MAX_CHAIN)
             copy = mgpu_weight_flow_get(in->flow, mgpu_weight_output(node));
         if (copy && !copy->leaves && !copy->becomes[0]) {
-            collect(in, copy->name, alias_of(in, copy->name, alias), depth + 1, reads);
+            const char *as = alias_of(in, copy->name, alias);
+            collect(in, copy->name, as, in->pytorch && !in->dynamo && as == alias, depth + 1,
+                    reads);
             continue;
         }
         reads->read = mgpu_grow(reads->read, (size_t)reads->count, sizeof *reads->read);
-        reads->read[reads->count++] = (struct read){value->reader[i], alias};
+        reads->read[reads->count++] = (struct read){value->reader[i], alias, merged};
     }
 }
 
+/* The first keeps the initializer: rather one that has its name than one that was merged into it.
+ */
 static int by_place(const void *a, const void *b)
 {
-    const struct mgpu_use *x = &((const struct read *)a)->at, *y = &((const struct read *)b)->at;
-    return x->node != y->node ? x->node - y->node : x->input - y->input;
+    const struct read *r = a, *s = b;
+    const struct mgpu_use *x = &r->at, *y = &s->at;
+    return r->merged != s->merged ? r->merged - s->merged
+           : x->node != y->node   ? x->node - y->node
+                                  : x->input - y->input;
 }
 
 /* ---- Layers --------------------------------------------------------------------------------- */
@@ -217,7 +225,7 @@ static const char *constant_key(struct mgpu_identify *in, int initializer, const
     const struct mgpu_onnx_node *node = in->model->all[read->at.node];
     bool norm = strstr(node->type, "Normalization") != NULL;
     const char *beside = others(in, read->at), *layer = plain_layer(in, node->layer);
-    if (in->dynamo ? f->count > DYNAMO_MERGES : in->pytorch && f->named)
+    if (in->dynamo ? f->count > DYNAMO_MERGES : in->pytorch && f->named && !read->merged)
         return ""; /* never merged, or an Identity would stand between */
     if (in->tensorflow && *beside)
         layer = "";
@@ -299,7 +307,7 @@ static void split(struct mgpu_identify *in, int initializer)
 {
     struct mgpu_names *table = mgpu_names_new(in->arena);
     struct reads reads = {0};
-    collect(in, in->model->initializer[initializer].name, "", 0, &reads);
+    collect(in, in->model->initializer[initializer].name, "", false, 0, &reads);
     if (reads.count)
         qsort(reads.read, (size_t)reads.count, sizeof *reads.read, by_place);
     bool by_layer = layers_decide(in, initializer, &reads);

@@ -261,14 +261,15 @@ static const char *const in_proj = "producer pytorch\n"
                                    "a = Add(l.in_proj_bias, h) name=\"/l/Add\"\n"
                                    "q, k, v = Split(a) axis=1\n"
                                    "s = Mul(q, k)\n"
-                                   "t = Mul(s, v)\n"
+                                   "p = Softmax(s) name=\"/l/Softmax\"\n"
+                                   "t = Mul(p, v)\n"
                                    "o = Gemm(t, l.out_proj.weight, l.out_proj.bias) transB=1 "
                                    "name=\"/l/Gemm\"\n"
                                    "b = Identity(l.out_proj.bias)\n"
                                    "y = LayerNormalization(o, n.weight, b) name=\"/n/Norm\"\n"
                                    "output y float N 2\n";
 
-/* Keys and values of other widths: three, of which only the graph tells which is which. */
+/* Three inputs of one width: PyTorch has one matrix, of which the export has the thirds. */
 static const char *const apart = "producer pytorch\n"
                                  "input x float N 2\n"
                                  "init l.out_proj.weight float 2 2 = 1 2 3 4\n"
@@ -279,7 +280,8 @@ static const char *const apart = "producer pytorch\n"
                                  "k = MatMul(x, onnx::MatMul_8) name=\"/l/MatMul_1\"\n"
                                  "v = MatMul(x, onnx::MatMul_9) name=\"/l/MatMul_2\"\n"
                                  "s = Mul(q, k)\n"
-                                 "t = Mul(s, v)\n"
+                                 "p = Softmax(s) name=\"/l/Softmax\"\n"
+                                 "t = Mul(p, v)\n"
                                  "y = Gemm(t, l.out_proj.weight) transB=1\n"
                                  "output y float N 2\n";
 
@@ -311,9 +313,8 @@ static void test_attention(void)
                     (double[]){1, 7, 2, 8, 3, 9, 4, 10, 5, 11, 6, 12});
     check_attention(in_proj, 6, "l.out_proj.bias", "[2]", (double[]){0, 0});
     check_attention(in_proj, 6, "n.bias", "[2]", (double[]){0, 0});
-    check_attention(apart, 4, "l.q_proj_weight", "[2,2]", (double[]){11, 13, 12, 14});
-    check_attention(apart, 4, "l.k_proj_weight", "[2,2]", (double[]){21, 23, 22, 24});
-    check_attention(apart, 4, "l.v_proj_weight", "[2,2]", (double[]){31, 33, 32, 34});
+    check_attention(apart, 2, "l.in_proj_weight", "[6,2]",
+                    (double[]){11, 13, 12, 14, 21, 23, 22, 24, 31, 33, 32, 34});
 }
 
 /* Tied embeddings as dynamo writes them: one initializer, and a turned copy of it. */

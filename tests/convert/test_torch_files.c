@@ -1,0 +1,82 @@
+/* Models that PyTorch exported, beside their state_dict: weights are written under its names and in
+ * its layouts, and it is read, into the model and into one whose merged tensors were split. */
+#include "exporter/checkpoint.h"
+#include "tests/convert/weights_check.h"
+#include "tests/support/tiny.h"
+#include "tests/test.h"
+
+#define FILES "tests/convert/files/torch/"
+
+static char line[256], told[4096];
+
+static void listen(void *context, const char *text)
+{
+    (void)context;
+    snprintf(told + strlen(told), sizeof told - strlen(told), "%s\n", text);
+}
+
+static int tensors_of(const char *path)
+{
+    struct mgpu_checkpoint *c;
+    CHECK_OK(mgpu_checkpoint_open(&c, path, false));
+    int n = c->count;
+    mgpu_checkpoint_close(c);
+    return n;
+}
+
+/* `note`: a part of what is told, or "" where nothing is. */
+static void check_file(const char *name, const char *note)
+{
+    char model[128], state[128], all[64];
+    const char *file = tiny_path("file.safetensors"), *filled = tiny_path("filled.onnx"),
+               *again = tiny_path("again.onnx");
+    const struct mgpu_convert_options none = {0}, into = {.model = model},
+                                      into_it = {.model = filled};
+    snprintf(model, sizeof model, FILES "%s.onnx", name);
+    snprintf(state, sizeof state, FILES "%s.safetensors", name);
+    snprintf(all, sizeof all, "%d of %d tensors\n", tensors_of(state), tensors_of(state));
+    *told = 0;
+    CHECK_OK(weights_convert(line, model, file, &none));
+    CHECK_(*note ? strstr(told, note) != NULL : !*told, "%s: %s", name, told);
+    CHECK_(weights_differ(file, state, 0) == 0, "%s", name);
+    CHECK_OK(weights_convert(line, state, filled, &into));
+    CHECK_(!strcmp(line, all), "%s: %s", name, line);
+    CHECK_OK(weights_convert(line, filled, file, &none));
+    CHECK_(weights_differ(file, state, 0) == 0, "%s", name);
+    CHECK_OK(weights_convert(line, state, again, &into_it));
+    CHECK_(weights_differ(again, filled, 0) == 0, "%s", name);
+}
+
+/* What an exporter computed of parameters keeps its own name, which is said, and no parameter is
+ * taken for it. */
+static void check_computed(const char *name, const char *note, const char *refusal)
+{
+    char model[128], state[128];
+    const struct mgpu_convert_options none = {0}, into = {.model = model};
+    snprintf(model, sizeof model, FILES "%s.onnx", name);
+    snprintf(state, sizeof state, FILES "%s.safetensors", name);
+    *told = 0;
+    CHECK_OK(weights_convert(line, model, tiny_path("file.safetensors"), &none));
+    CHECK_(strstr(told, note), "%s: %s", name, told);
+    CHECK(weights_convert(line, state, tiny_path("out.onnx"), &into) < 0);
+    CHECK_(strstr(mgpu_error(), refusal), "%s: %s", name, mgpu_error());
+}
+
+int main(void)
+{
+    tiny_begin();
+    mgpu_set_note(listen, NULL);
+    check_file("three_inputs_ts", ""); /* fresh: biases of zero are stored once */
+    check_file("three_inputs_dy", "");
+    check_file("widths_bias_ts", "");
+    check_file("widths_ts", "taken for PyTorch's MultiheadAttention");
+    check_file("no_bias_ts", "taken for PyTorch's MultiheadAttention");
+    check_file("group_norm_ts", "");
+    check_file("group_norm_dy", "");
+    check_computed("products_ts", "'onnx::Add_9' is called in PyTorch",
+                   "--map would say 'p -> onnx::MatMul_8'");
+    check_computed("products_dy", "'mul' is no parameter of the model: the exporter computed it",
+                   "the exporter computed it of parameters");
+    tiny_end();
+    return test_end();
+}

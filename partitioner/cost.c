@@ -33,6 +33,7 @@ static const struct {
     {"reduce", MGPU_CLASS_REDUCE},
     {"arg_reduce", MGPU_CLASS_REDUCE},
     {"global_norm", MGPU_CLASS_UPDATE},
+    {"product_update", MGPU_CLASS_UPDATE},
     {"update", MGPU_CLASS_UPDATE},
 };
 

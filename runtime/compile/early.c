@@ -9,8 +9,10 @@
  */
 #include "runtime/compile/early.h"
 
+#include "runtime/compile/fuse.h"
 #include "runtime/compile/storage.h"
 #include "runtime/ops/comm.h"
+#include "runtime/ops/matmul.h"
 #include "runtime/ops/update.h"
 
 #include <stdlib.h>
@@ -30,11 +32,6 @@ struct place {
     int64_t at;
     struct mgpu_node *node;
 };
-
-static bool is_update(const struct mgpu_node *node)
-{
-    return node->op == &mgpu_op_update;
-}
 
 static bool communicates(const struct mgpu_node *node)
 {
@@ -58,7 +55,7 @@ static void find_readers(struct early *e)
         e->read[i] = -1;
     for (int n = 0; n < e->g->node_count; n++) {
         const struct mgpu_node *node = e->g->nodes[n];
-        for (int i = 0; i < node->inputs && !is_update(node); i++) {
+        for (int i = 0; i < node->inputs && !mgpu_is_update(node); i++) {
             const struct mgpu_value *v = node->input[i] ? mgpu_root_value(node->input[i]) : NULL;
             if (v && v->kind == MGPU_VALUE_PARAMETER)
                 e->read[v->index] = n;
@@ -81,7 +78,8 @@ static void find_communication(struct early *e)
     for (int n = 0; n < g->node_count; n++)
         e->due[n] = -1;
     for (int n = 0; n < g->node_count; n++) {
-        const struct mgpu_node *by = is_update(g->nodes[n]) ? communication_of(g->nodes[n]) : NULL;
+        const struct mgpu_node *by =
+            mgpu_is_update(g->nodes[n]) ? communication_of(g->nodes[n]) : NULL;
         if (!by)
             continue;
         e->due[by->id] = later(e->due[by->id], by->id);
@@ -98,8 +96,8 @@ static void find_communication(struct early *e)
 
 static int64_t place_of(const struct early *e, const struct mgpu_node *node)
 {
-    const struct mgpu_node *by = is_update(node) ? communication_of(node) : NULL;
-    if (!is_update(node))
+    const struct mgpu_node *by = mgpu_is_update(node) ? communication_of(node) : NULL;
+    if (!mgpu_is_update(node))
         return e->due[node->id] < 0 ? (int64_t)node->id * PLACES
                                     : (int64_t)e->due[node->id] * PLACES + COMMUNICATION;
     int behind = last_reader(e, node);
@@ -149,4 +147,57 @@ void mgpu_update_early(struct mgpu_graph *g)
         g->parameters[i].gradient = NULL;
     free(e.read);
     free(e.due);
+}
+
+/* ---- Large gradients ------------------------------------------------------------------------- */
+
+/* A gradient so much larger than its factors, those of a dense layer of few samples, and as large
+ * as this (bytes), is not worth being stored. */
+enum { TIMES = 16, LEAST = 1 << 20 };
+
+/* The product a^T b that is the update's gradient, and nothing else; NULL: it is not, or small. */
+static const struct mgpu_node *large_product(const struct mgpu_node *update,
+                                             const struct mgpu_readers *readers)
+{
+    const struct mgpu_value *g = update->input[MGPU_UPDATE_GRADIENT];
+    const struct mgpu_node *node = g->kind == MGPU_VALUE_RESULT ? g->producer : NULL;
+    if (!node || node->op != &mgpu_op_matmul || node->inputs != 2 || g->rank != 2 ||
+        readers[g->id].count > 1 || !mgpu_update_is_pointwise(update))
+        return NULL;
+    const struct mgpu_matmul_attrs *attrs = node->attrs;
+    const struct mgpu_value *a = node->input[0], *b = node->input[1];
+    bool plain = attrs->transpose_a && !attrs->transpose_b && !attrs->relu && a->type == g->type &&
+                 b->type == g->type;
+    bool large = mgpu_value_bytes(g) >= LEAST &&
+                 mgpu_value_bytes(g) / TIMES > mgpu_value_bytes(a) + mgpu_value_bytes(b);
+    return plain && large ? node : NULL;
+}
+
+static void take_product(struct mgpu_graph *g, struct mgpu_node *update,
+                         const struct mgpu_node *product)
+{
+    int count = MGPU_UPDATE_FACTOR + 1;
+    struct mgpu_value **input = MGPU_NEW_ARRAY(g->arena, struct mgpu_value *, count);
+    for (int i = 0; i < update->inputs; i++)
+        input[i] = update->input[i];
+    input[MGPU_UPDATE_GRADIENT] = product->input[0];
+    input[MGPU_UPDATE_FACTOR] = product->input[1];
+    update->op = &mgpu_op_product_update;
+    update->inputs = count;
+    update->input = input;
+    g->parameters[update->input[MGPU_UPDATE_WEIGHT]->index].gradient = NULL;
+}
+
+void mgpu_update_by_products(struct mgpu_graph *g)
+{
+    struct mgpu_readers *readers = mgpu_readers_of(g);
+    for (int n = 0; n < g->node_count; n++) {
+        struct mgpu_node *node = g->nodes[n];
+        const struct mgpu_node *product =
+            node->op == &mgpu_op_update ? large_product(node, readers) : NULL;
+        if (product)
+            take_product(g, node, product);
+    }
+    mgpu_readers_free(readers, g);
+    mgpu_graph_prune(g);
 }

@@ -9,4 +9,7 @@
  * kept. The order of communication stays. */
 void mgpu_update_early(struct mgpu_graph *g);
 
+/* For the same graph, first of all: updates take large gradients as the products that they are. */
+void mgpu_update_by_products(struct mgpu_graph *g);
+
 #endif

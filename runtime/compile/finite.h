@@ -10,8 +10,8 @@ const char *mgpu_find_not_finite(char text[MGPU_VALUE_TEXT], const struct mgpu_p
                                  void *const buffer[MGPU_BUFFERS], const struct mgpu_execution *run,
                                  const struct mgpu_instruction *update);
 
-/* Whether `bytes` of elements of the type are; integers always are. */
-bool mgpu_all_finite(const void *data, enum mgpu_dtype type, int64_t bytes);
+/* "the gradient of 'weight'" */
+const char *mgpu_gradient_text(char text[MGPU_VALUE_TEXT], const char *weight);
 
 /* MGPU_EINVALID: `what` is not finite, and it began at this instruction (NULL: at none of this
  * rank's), as far as that can be told where weights have changed since. */

@@ -410,6 +410,8 @@ int mgpu_compile(struct mgpu_program **out, struct mgpu_graph *g,
     p->arena = mgpu_arena_new();
     p->graph = g;
     p->early = g->updates_early;
+    if (p->early)
+        mgpu_update_by_products(g);
     int rc = mgpu_optimize(g, options->backend);
     if (rc == 0 && p->early)
         mgpu_update_early(g);

@@ -1,6 +1,8 @@
 /* The optimizers that most people use, SGD and Adam(W), on floats in one pass. What each kind and
  * style computes stands beside ref's kernel (runtime/ref/update.c). */
 #include "runtime/ops/update.h"
+#include "runtime/base/finite.h"
+#include "runtime/base/status.h"
 #include "runtime/cpu/cpu.h"
 #include "runtime/cpu/simd.h"
 
@@ -103,10 +105,12 @@ MGPU_SIMD static void momentum(const struct rule *given, float *w, const float *
     }
 }
 
-static void run_piece(const struct mgpu_launch *l, const struct rule *r, int64_t at, int64_t n)
+/* Elements [at, at + n), whose gradients are g[]. */
+static void run_piece(const struct mgpu_launch *l, const struct rule *r, int64_t at, int64_t n,
+                      const float *g)
 {
     const struct mgpu_update_attrs *a = l->node->attrs;
-    const float *old_w = (const float *)l->in[W].data + at, *g = (const float *)l->in[G].data + at;
+    const float *old_w = (const float *)l->in[W].data + at;
     float *w = (float *)l->out[0].data + at;
     if (a->kind == MGPU_SGD && a->momentum == 0) {
         sgd(r, w, old_w, g, n);
@@ -128,8 +132,57 @@ static int run(const struct mgpu_launch *l)
     int team = mgpu_cpu_team(l->threads, 2 * count);
 #pragma omp parallel for num_threads(team) if (team > 1) schedule(static)
     for (int64_t at = 0; at < count; at += PIECE)
-        run_piece(l, &r, at, count - at < PIECE ? count - at : PIECE);
+        run_piece(l, &r, at, count - at < PIECE ? count - at : PIECE,
+                  (const float *)l->in[G].data + at);
     return 0;
+}
+
+/* ---- Of a product ---------------------------------------------------------------------------- */
+
+/* y[j] = sum over k of a[k * m] b[k * n + j], n of them at most PIECE, four steps at a time. */
+MGPU_SIMD static void multiply(const float *a, int64_t m, const float *b, int64_t step, int64_t k,
+                               float *restrict y, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++)
+        y[j] = 0;
+    for (int64_t s = 0; s < k; s += 4) {
+        int64_t last = k - 1 - s;
+        const float *b0 = b + s * step, *b1 = b0 + (last < 1 ? last : 1) * step;
+        const float *b2 = b0 + (last < 2 ? last : 2) * step;
+        const float *b3 = b0 + (last < 3 ? last : 3) * step;
+        float a0 = a[s * m], a1 = last < 1 ? 0 : a[(s + 1) * m];
+        float a2 = last < 2 ? 0 : a[(s + 2) * m], a3 = last < 3 ? 0 : a[(s + 3) * m];
+#pragma GCC ivdep
+        for (int64_t j = 0; j < n; j++)
+            y[j] = y[j] + a0 * b0[j] + a1 * b1[j] + a2 * b2[j] + a3 * b3[j];
+    }
+}
+
+/* One row of the weight; whether its gradient is finite. */
+static bool run_row(const struct mgpu_launch *l, const struct rule *r, int64_t row)
+{
+    const struct mgpu_tensor *a = &l->in[G], *b = &l->in[MGPU_UPDATE_FACTOR];
+    float g[PIECE];
+    bool finite = true;
+    for (int64_t j = 0; j < b->dims[1]; j += PIECE) {
+        int64_t n = b->dims[1] - j < PIECE ? b->dims[1] - j : PIECE;
+        multiply((const float *)a->data + row, a->dims[1], (const float *)b->data + j, b->dims[1],
+                 a->dims[0], g, n);
+        finite = finite && mgpu_all_finite(g, MGPU_FLOAT, n * (int64_t)sizeof *g);
+        run_piece(l, r, row * b->dims[1] + j, n, g);
+    }
+    return finite;
+}
+
+static int run_product(const struct mgpu_launch *l)
+{
+    struct rule r = rule_of(l);
+    bool finite = true;
+    int team = mgpu_cpu_team(l->threads, 2 * mgpu_tensor_count(&l->in[W]));
+#pragma omp parallel for num_threads(team) if (team > 1) schedule(static) reduction(&& : finite)
+    for (int64_t row = 0; row < l->in[W].dims[0]; row++)
+        finite = run_row(l, &r, row) && finite;
+    return finite ? 0 : mgpu_fail(MGPU_EINVALID, "the gradient is not finite");
 }
 
 static bool accepts(const struct mgpu_node *node)
@@ -142,5 +195,6 @@ static bool accepts(const struct mgpu_node *node)
 
 const struct mgpu_kernel mgpu_cpu_update[] = {
     {"update", "loops", accepts, NULL, NULL, NULL, run},
+    {"product_update", "loops", accepts, NULL, NULL, NULL, run_product},
     {NULL, NULL, NULL, NULL, NULL, NULL, NULL},
 };

@@ -1,5 +1,6 @@
 #include "runtime/cuda/ranks.h"
 
+#include "runtime/base/finite.h"
 #include "runtime/base/status.h"
 #include "runtime/compile/finite.h"
 #include "runtime/cuda/device.h"

@@ -1,8 +1,10 @@
 #include "runtime/executor/executor.h"
 
+#include "runtime/base/finite.h"
 #include "runtime/base/status.h"
 #include "runtime/compile/finite.h"
 #include "runtime/graph/step_scalar.h"
+#include "runtime/ops/update.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -103,8 +105,14 @@ static int wait(struct mgpu_walk *walk, const struct mgpu_instruction *by, int k
 
 static int compute(struct mgpu_walk *walk, int k)
 {
+    char text[MGPU_VALUE_TEXT];
     double *times = walk->run->times, start = times ? seconds_now() : 0;
-    MGPU_TRY(launch(&walk->program->instruction[k]));
+    const struct mgpu_instruction *in = &walk->program->instruction[k];
+    int rc = launch(in);
+    if (rc == MGPU_EINVALID && in->node->op == &mgpu_op_product_update)
+        rc = stop(walk->program,
+                  mgpu_gradient_text(text, in->node->input[MGPU_UPDATE_WEIGHT]->name), k);
+    MGPU_TRY(rc);
     if (times)
         times[k] += seconds_now() - start;
     return 0;

@@ -133,15 +133,23 @@ static void drop_contents(struct mgpu_trainer *t)
     free(stored);
 }
 
+static int fill_entries(struct mgpu_trainer *t, bool states)
+{
+    for (int r = 0; r < mgpu_team_size(t->team); r++)
+        for (int i = 0; i < t->store[r]->count; i++)
+            if ((t->store[r]->entry[i].role == MGPU_STATE) == states)
+                MGPU_TRY(fill_entry(t, r, &t->store[r]->entry[i]));
+    return 0;
+}
+
+/* Optimizer state takes memory only when the file's copy of the weights has gone. */
 int mgpu_fill_store(struct mgpu_trainer *t)
 {
     if (t->options.optimizer_state)
         MGPU_TRY(check_slots(t));
-    for (int r = 0; r < mgpu_team_size(t->team); r++)
-        for (int i = 0; i < t->store[r]->count; i++)
-            MGPU_TRY(fill_entry(t, r, &t->store[r]->entry[i]));
+    MGPU_TRY(fill_entries(t, false));
     drop_contents(t);
-    return 0;
+    return fill_entries(t, true);
 }
 
 const struct mgpu_stored *mgpu_find_stored(const struct mgpu_trainer *t, const char *name,

@@ -79,6 +79,7 @@ const struct mgpu_op *const mgpu_ops[] = {
     &mgpu_op_random_mask,
     &mgpu_op_random_uniform,
     &mgpu_op_update,
+    &mgpu_op_product_update,
     &mgpu_op_global_norm,
     &mgpu_op_accumulate,
     &mgpu_op_all_reduce,

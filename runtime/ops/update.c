@@ -7,6 +7,7 @@
 /* Inputs of update. */
 enum { W, G, STEP, LR_FACTOR, COEFFICIENT, STATE };
 enum { MOST_STATES = 3 };
+_Static_assert(MGPU_UPDATE_FACTOR == STATE + MOST_STATES, "the factor stands behind the states");
 
 static const struct mgpu_update_attrs *attrs_of(const struct mgpu_node *node)
 {
@@ -52,6 +53,11 @@ static int state_names(const struct mgpu_update_attrs *a, const char *names[MOST
     return n;
 }
 
+bool mgpu_is_update(const struct mgpu_node *node)
+{
+    return node->op == &mgpu_op_update || node->op == &mgpu_op_product_update;
+}
+
 bool mgpu_update_is_pointwise(const struct mgpu_node *node)
 {
     return attrs_of(node)->kind != MGPU_LAMB;
@@ -94,7 +100,7 @@ static int check_like(const struct mgpu_node *node, int i, const char *what)
 }
 
 /* Outputs of states that the kind does not have are empty. */
-static int shape(const struct mgpu_node *node)
+static int shape_outputs(const struct mgpu_node *node)
 {
     const struct mgpu_value *w = node->input[W];
     const char *names[MOST_STATES];
@@ -102,7 +108,6 @@ static int shape(const struct mgpu_node *node)
     int states = state_names(attrs_of(node), names);
     if (w->type != MGPU_FLOAT && w->type != MGPU_DOUBLE)
         return mgpu_fail(MGPU_EUNSUPPORTED, "update of a weight in %s", mgpu_dtype_name(w->type));
-    MGPU_TRY(check_like(node, G, "gradient"));
     MGPU_TRY(check_scalar(node, STEP, "the step"));
     MGPU_TRY(check_scalar(node, LR_FACTOR, "the rate's factor"));
     MGPU_TRY(check_scalar(node, COEFFICIENT, "the gradient's coefficient"));
@@ -115,6 +120,29 @@ static int shape(const struct mgpu_node *node)
         else
             mgpu_shape_set(node, 1 + i, w->type, 1, &none);
     return 0;
+}
+
+static int shape(const struct mgpu_node *node)
+{
+    MGPU_TRY(check_like(node, G, "gradient"));
+    return shape_outputs(node);
+}
+
+static int shape_product(const struct mgpu_node *node)
+{
+    char text[MGPU_VALUE_TEXT];
+    const struct mgpu_value *w = node->input[W], *a = node->input[G];
+    const struct mgpu_value *b =
+        node->inputs > MGPU_UPDATE_FACTOR ? node->input[MGPU_UPDATE_FACTOR] : NULL;
+    if (!mgpu_update_is_pointwise(node))
+        return mgpu_fail(MGPU_EUNSUPPORTED, "product_update: lamb needs the whole gradient");
+    if (w->rank != 2 || a->rank != 2 || a->type != w->type || !b || b->rank != 2 ||
+        b->type != w->type || a->dims[0].value != b->dims[0].value ||
+        a->dims[1].value != w->dims[0].value || b->dims[1].value != w->dims[1].value)
+        return mgpu_fail(MGPU_EINVALID,
+                         "product_update of %s: no product of its factors is like it",
+                         mgpu_value_text(text, NULL, w));
+    return shape_outputs(node);
 }
 
 static int alias(const struct mgpu_node *node, struct mgpu_alias *pairs)
@@ -136,6 +164,13 @@ static struct mgpu_cost cost(const struct mgpu_node *node)
     return (struct mgpu_cost){.flops = flops[attrs_of(node)->kind] *
                                        (double)mgpu_value_count(node->input[W]),
                               .bytes = mgpu_operand_bytes(node)};
+}
+
+static struct mgpu_cost cost_product(const struct mgpu_node *node)
+{
+    struct mgpu_cost c = cost(node);
+    c.flops += 2 * (double)node->input[G]->dims[0].value * (double)mgpu_value_count(node->input[W]);
+    return c;
 }
 
 static const char *const kinds[] = {"sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb", NULL};
@@ -180,6 +215,24 @@ const struct mgpu_op mgpu_op_update = {
     .workspace = mgpu_workspace_none,
     .layouts = mgpu_layouts_any,
     .cost = cost,
+    .split = mgpu_split_replicated,
+};
+
+const struct mgpu_op mgpu_op_product_update = {
+    .name = "product_update",
+    .min_inputs = LR_FACTOR + 1,
+    .max_inputs = MGPU_UPDATE_FACTOR + 1,
+    .outputs = 1 + MOST_STATES,
+    .flags = MGPU_OP_NO_FOLD | MGPU_OP_GRADIENT_ONLY,
+    .attrs_size = sizeof(struct mgpu_update_attrs),
+    .attrs = attrs,
+    .shape = shape_product,
+    .gradient = mgpu_gradient_none,
+    .saved = mgpu_saved_nothing,
+    .alias = alias,
+    .workspace = mgpu_workspace_none,
+    .layouts = mgpu_layouts_plain,
+    .cost = cost_product,
     .split = mgpu_split_replicated,
 };
 

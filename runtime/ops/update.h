@@ -8,6 +8,14 @@
  * double. What each kind and style computes stands beside its kernel, with its source; styles are
  * torch, keras2 and keras3.
  *
+ *     product_update(w, a, step, lr_factor, coefficient?, state0?, state1?, state2?, b)
+ *         -> as update
+ *
+ * takes the gradient as the product a^T b of a [K,M] and b [K,N]; w is [M,N], the kind pointwise.
+ * Compilation makes it of an update whose gradient would take much memory
+ * (runtime/compile/early.c): it is computed piece by piece. Only the kernel sees it: where it is
+ * not finite the kernel fails with MGPU_EINVALID.
+ *
  *     global_norm(g0, g1, ...) -> double, rank 0: sqrt(sum of squares of all elements), summed in
  *         double in a fixed order. Variadic.
  */
@@ -34,7 +42,9 @@ struct mgpu_update_attrs {
 };
 
 /* Of its inputs. */
-enum { MGPU_UPDATE_WEIGHT, MGPU_UPDATE_GRADIENT };
+enum { MGPU_UPDATE_WEIGHT, MGPU_UPDATE_GRADIENT, MGPU_UPDATE_FACTOR = 8 };
+
+bool mgpu_is_update(const struct mgpu_node *node);
 
 /* Whether an element depends on no other (LAMB's trust ratio is a whole weight's). */
 bool mgpu_update_is_pointwise(const struct mgpu_node *node);
@@ -45,6 +55,6 @@ int mgpu_update_states(const struct mgpu_update_attrs *attrs, double start[3]);
 /* Their names for checkpoints: "momentum", "exp_avg" ... */
 const char *mgpu_update_state_name(const struct mgpu_update_attrs *attrs, int state);
 
-extern const struct mgpu_op mgpu_op_update, mgpu_op_global_norm;
+extern const struct mgpu_op mgpu_op_update, mgpu_op_product_update, mgpu_op_global_norm;
 
 #endif

@@ -12,6 +12,8 @@
  */
 #include "runtime/ops/update.h"
 
+#include "runtime/base/status.h"
+#include "runtime/ref/gemm.h"
 #include "runtime/ref/ref.h"
 #include "runtime/ref/rows.h"
 
@@ -36,6 +38,7 @@ struct rule {
 /* One tile. */
 struct tile {
     int n;
+    bool finite; /* of product_update: the gradient */
     double w[MGPU_TILE], g[MGPU_TILE], state[3][MGPU_TILE];
 };
 
@@ -64,6 +67,21 @@ static struct rule rule_of(const struct mgpu_launch *l)
     };
 }
 
+/* Elements of a^T b from `at` on. */
+static void load_product(const struct mgpu_launch *l, int64_t at, struct tile *x)
+{
+    const struct mgpu_tensor *a = &l->in[G], *b = &l->in[MGPU_UPDATE_FACTOR];
+    int64_t m = a->dims[1], n = b->dims[1];
+    for (int i = 0; i < x->n; i++) {
+        double sum = 0;
+        for (int64_t k = 0; k < a->dims[0]; k++)
+            sum += mgpu_ref_get(a->data, a->type, k * m + (at + i) / n) *
+                   mgpu_ref_get(b->data, b->type, k * n + (at + i) % n);
+        x->g[i] = sum;
+        x->finite = x->finite && isfinite(sum);
+    }
+}
+
 /* Loads a tile and brings gradient and weight to where the kinds begin. */
 static void load(const struct mgpu_launch *l, const struct rule *r, int64_t at, struct tile *x)
 {
@@ -71,7 +89,11 @@ static void load(const struct mgpu_launch *l, const struct rule *r, int64_t at, 
     double d = r->a->weight_decay;
     x->n = left < MGPU_TILE ? (int)left : MGPU_TILE;
     mgpu_row_load(x->w, &l->in[W], at, 1, x->n);
-    mgpu_row_load(x->g, &l->in[G], at, 1, x->n);
+    x->finite = true;
+    if (l->node->op == &mgpu_op_product_update)
+        load_product(l, at, x);
+    else
+        mgpu_row_load(x->g, &l->in[G], at, 1, x->n);
     for (int s = 0; s < r->states; s++)
         mgpu_row_load(x->state[s], &l->in[STATE + s], at, 1, x->n);
     for (int i = 0; i < x->n; i++) {
@@ -275,18 +297,21 @@ static int run(const struct mgpu_launch *l)
 {
     struct rule r = rule_of(l);
     int64_t count = mgpu_tensor_count(&l->in[W]);
+    bool finite = true;
     if (r.a->kind == MGPU_LAMB) {
         lamb(l, &r);
         return 0;
     }
-#pragma omp parallel for num_threads(l->threads) schedule(static) if (count > BLOCK)
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (count > BLOCK)               \
+    reduction(&& : finite)
     for (int64_t at = 0; at < count; at += MGPU_TILE) {
         struct tile x;
         load(l, &r, at, &x);
         step(&r, &x);
         store(l, &r, at, &x, true);
+        finite = finite && x.finite;
     }
-    return 0;
+    return finite ? 0 : mgpu_fail(MGPU_EINVALID, "the gradient is not finite");
 }
 
 /* ---- global_norm ----------------------------------------------------------------------------- */
@@ -333,6 +358,7 @@ static int run_norm(const struct mgpu_launch *l)
 
 const struct mgpu_kernel mgpu_ref_update[] = {
     {.op = "update", .name = "ref", .workspace = workspace, .run = run},
+    {.op = "product_update", .name = "ref", .run = run},
     {.op = "global_norm", .name = "ref", .workspace = workspace_norm, .run = run_norm},
     {.op = NULL},
 };

@@ -135,6 +135,45 @@ static int64_t memory_of(const char *devices, bool gradients)
     return bytes;
 }
 
+/* A dense layer of few samples never has its whole gradient. */
+static void test_product(void)
+{
+    enum { IN = 700, OUT = 520 };
+    static double w[2][IN * OUT];
+    const char *model = tiny_model("input x float N 700\n"
+                                   "init w float 700 520 = normal 0.05\n"
+                                   "init b float 520 = .1\n"
+                                   "init c float 520 3 = normal 0.1\n"
+                                   "h = Gemm(x, w, b)\nr = Tanh(h)\ny = MatMul(r, c)\n"
+                                   "output y float N 3\n");
+    for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++) {
+        struct mgpu_options o =
+            options(tiny_list(tiny_noise("x", 1, 2, (int64_t[]){SAMPLES, IN}),
+                              tiny_noise("label", 2, 2, (int64_t[]){SAMPLES, 3}), NULL),
+                    "cpu:0");
+        struct mgpu_step_result s;
+        int64_t bytes[2];
+        o.optimizer = optimizers[i];
+        for (int late = 0; late < 2; late++) {
+            struct mgpu_trainer *t;
+            o.gradients = late;
+            CHECK_OK(mgpu_trainer_new(&t, model, &o));
+            const int64_t *b = mgpu_team_rank(t->team, 0)->bytes;
+            bytes[late] = b[MGPU_BUFFER_GRADIENTS] + b[MGPU_BUFFER_ARENA];
+            while (mgpu_step(t, &s) > 0)
+                ;
+            CHECK_OK(mgpu_weight_read(t, "w", w[late], IN * OUT));
+            mgpu_trainer_free(t);
+        }
+        double off = 0;
+        for (int k = 0; k < IN * OUT; k++)
+            off = fmax(off, fabs(w[0][k] - w[1][k]));
+        CHECK_(off <= 1e-5, "%s: off by %g", o.optimizer, off);
+        CHECK(bytes[1] > IN * OUT * 4);
+        CHECK(i == 4 || bytes[0] < IN * OUT); /* lamb needs it */
+    }
+}
+
 static void test_memory(void)
 {
     enum { WEIGHT = 64 * 64 * 4 };
@@ -172,6 +211,31 @@ static void check_stop(const char *model, const char *label, const char *devices
     mgpu_trainer_free(t);
 }
 
+/* The product alone overflows: 1e20 of x times 1e20 that comes back from c. */
+static void test_product_stops(void)
+{
+    static float x[4 * 700];
+    struct mgpu_options o;
+    struct mgpu_step_result s;
+    struct mgpu_trainer *t;
+    const char *model = tiny_model("input x float N 700\n"
+                                   "init w float 700 520 = 0\n"
+                                   "init c float 520 1 = 1e20\n"
+                                   "h = MatMul(x, w)\ny = MatMul(h, c)\n"
+                                   "output y float N 1\n");
+    for (int i = 0; i < 4 * 700; i++)
+        x[i] = 1e20F;
+    o = options(tiny_list(tiny_data("x", MGPU_FLOAT, 2, (int64_t[]){4, 700}, x),
+                          tiny_floats("label", "4 1", 1.0, 1.0, 1.0, 1.0), NULL),
+                "cpu:0");
+    o.loss = tiny_list("mae", NULL);
+    o.freeze = tiny_list("c", NULL);
+    o.batch = 4;
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    CHECK_FAILS(mgpu_step(t, &s), "step 1: the gradient of 'w' is not finite");
+    mgpu_trainer_free(t);
+}
+
 /* On two ranks both gradients are in one sum, and no update stands before it. */
 static void test_stops(void)
 {
@@ -193,6 +257,8 @@ int main(void)
     test_image();
     test_towers();
     test_memory();
+    test_product();
+    test_product_stops();
     test_stops();
     tiny_end();
     return test_end();

@@ -109,6 +109,14 @@ static void test_golden(const struct golden *c, enum mgpu_dtype type, double tol
     {                                                                                              \
         .scalar = 1 + MGPU_SCALAR_LR_FACTOR                                                        \
     }
+#define FACTOR_A                                                                                   \
+    {                                                                                              \
+        .rank = 2, .dims = {5, 3}, .batch_axis = -1                                                \
+    }
+#define FACTOR_B                                                                                   \
+    {                                                                                              \
+        .rank = 2, .dims = {5, 7}, .batch_axis = -1                                                \
+    }
 #define ABSENT                                                                                     \
     {                                                                                              \
         .rank = -1                                                                                 \
@@ -125,6 +133,16 @@ static const struct mgpu_check rows[] = {
      .attrs = ATTRS(.kind = MGPU_ADAM, .amsgrad = true),
      .inputs = 8,
      .input = {TENSOR, TENSOR, STEP, FACTOR, ABSENT, TENSOR, STATE, STATE}},
+    {.name = "product",
+     .op = &mgpu_op_product_update,
+     .attrs = ATTRS(.kind = MGPU_ADAM),
+     .inputs = 9,
+     .input = {TENSOR, FACTOR_A, STEP, FACTOR, ABSENT, TENSOR, STATE, ABSENT, FACTOR_B}},
+    {.name = "product, momentum",
+     .op = &mgpu_op_product_update,
+     .attrs = ATTRS(.kind = MGPU_SGD, .momentum = 0.5),
+     .inputs = 9,
+     .input = {TENSOR, FACTOR_A, STEP, FACTOR, ABSENT, TENSOR, ABSENT, ABSENT, FACTOR_B}},
     {.name = "rmsprop",
      .op = &mgpu_op_update,
      .attrs = ATTRS(.kind = MGPU_RMSPROP, .momentum = 0.5),

@@ -108,6 +108,7 @@ struct mgpu_keras_tree *mgpu_keras_tree_new(const struct mgpu_variables *v)
     struct mgpu_keras_tree *t = MGPU_NEW(v->arena, struct mgpu_keras_tree);
     size_t root = mgpu_variables_root(v);
     t->variables = v;
+    t->own = root && holder_called(v, v->layer[0].path, root - 1) == HOLDERS;
     t->object = MGPU_NEW_ARRAY(v->arena, struct mgpu_keras_object, count_parts(v));
     t->of = MGPU_NEW_ARRAY(v->arena, int, v->layers + 1);
     for (int i = 0; i < v->layers; i++)
@@ -175,7 +176,7 @@ int mgpu_keras_tree_order(const struct mgpu_keras_tree *t, int parent, bool of_c
             a--;
         if (a < 0 ||
             (mgpu_variable_layer_before(t->variables, t->object[a].first, t->object[b].last) &&
-             !made_later(&t->object[a], &t->object[b])))
+             !(t->own && made_later(&t->object[a], &t->object[b]))))
             continue;
         return mgpu_fail(MGPU_EINVALID,
                          "the graph does not tell whether Keras lists '%s' or '%s' first",

@@ -239,6 +239,24 @@ bool mgpu_match_looks_like(const struct mgpu_match *m, const struct mgpu_file_la
     return true;
 }
 
+static bool has_place(const struct mgpu_match *m, int tensor, int layer)
+{
+    const char *leaf = m->file->tensor[tensor].leaf;
+    for (int i = 0; i < m->model->count; i++)
+        if (m->model->variable[i].layer == layer && fits(m, tensor, i) &&
+            (!*leaf || !*m->model->variable[i].leaf || mgpu_variable_is(m->model, i, leaf)))
+            return true;
+    return false;
+}
+
+bool mgpu_match_fits_layer(const struct mgpu_match *m, const struct mgpu_file_layer *l, int layer)
+{
+    bool fine = l->tensors == variables_of(m, layer);
+    for (int k = 0; k < l->tensors && fine; k++)
+        fine = has_place(m, l->tensor[k], layer);
+    return fine;
+}
+
 /* ---- All of it ------------------------------------------------------------------------------- */
 
 static void start(struct mgpu_match *m, const struct mgpu_checkpoint *file,
@@ -260,7 +278,7 @@ static void start(struct mgpu_match *m, const struct mgpu_checkpoint *file,
 static void match_layers(struct mgpu_match *m, struct mgpu_layers *layers, bool by_order)
 {
     list_layers(layers, m);
-    mgpu_match_names(m, layers);
+    mgpu_match_names(m, layers, by_order);
     mgpu_match_structure(m, layers);
     if (by_order && !m->rivals)
         mgpu_match_order(m, layers);
@@ -275,10 +293,16 @@ static int name_order(int rc, const struct mgpu_checkpoint *file,
     const struct mgpu_match_options order = {
         .map = options->map, .by_order = true, .fresh = options->fresh};
     snprintf(what, sizeof what, "%s", mgpu_error());
-    bool fits = mgpu_match_new(&again, file, model, &order) == 0;
+    const char *how = "";
+    if (mgpu_match_new(&again, file, model, &order) == 0)
+        how = again->counted
+                  ? mgpu_arena_format(again->arena,
+                                      " (all would fit if %s, and so on: --by-order takes them so)",
+                                      again->counted)
+                  : " (all would fit one after the other: --by-order takes them so)";
+    rc = mgpu_fail(rc, "%s%s", what, how);
     mgpu_match_free(again);
-    return mgpu_fail(rc, "%s%s", what,
-                     fits ? " (all would fit one after the other: --by-order takes them so)" : "");
+    return rc;
 }
 
 int mgpu_match_new(struct mgpu_match **out, const struct mgpu_checkpoint *file,

@@ -203,12 +203,16 @@ void mgpu_match_layer(struct mgpu_match *m, struct mgpu_file_layer *l, int layer
         pair_variables(m, l, layer, false);
 }
 
-static int variables_of(const struct mgpu_match *m, int layer)
+/* Whether the layer has as many variables, not counting a bias that may be the exporter's. */
+static bool has_count(const struct mgpu_match *m, int tensors, int layer)
 {
-    int n = 0;
+    int n = 0, zero = 0;
     for (int i = 0; i < m->model->count; i++)
-        n += m->model->variable[i].layer == layer && !mgpu_variable_is_later_part(m->model, i);
-    return n;
+        if (m->model->variable[i].layer == layer && !mgpu_variable_is_later_part(m->model, i)) {
+            n++;
+            zero += mgpu_variable_is_zero_bias(m->model, i);
+        }
+    return tensors == n || tensors == n - zero;
 }
 
 /* Whether the layer has a variable for the tensor: the one of that name, or else number `k`. */
@@ -230,7 +234,7 @@ bool mgpu_match_looks_like(const struct mgpu_match *m, const struct mgpu_file_la
 {
     const struct mgpu_variable_layer *s = &m->model->layer[layer];
     bool known = *l->class_name && *s->class_name && strcmp(l->class_name, "bidirectional");
-    if (l->direction != s->direction || l->tensors != variables_of(m, layer) ||
+    if (l->direction != s->direction || !has_count(m, l->tensors, layer) ||
         (known && strcmp(l->class_name, s->class_name)))
         return false;
     for (int k = 0; k < l->tensors; k++)
@@ -251,7 +255,7 @@ static bool has_place(const struct mgpu_match *m, int tensor, int layer)
 
 bool mgpu_match_fits_layer(const struct mgpu_match *m, const struct mgpu_file_layer *l, int layer)
 {
-    bool fine = l->tensors == variables_of(m, layer);
+    bool fine = has_count(m, l->tensors, layer);
     for (int k = 0; k < l->tensors && fine; k++)
         fine = has_place(m, l->tensor[k], layer);
     return fine;

@@ -19,9 +19,6 @@ static bool is_automatic(const char *base)
                                          "rms_normalization",
                                          "spectral_normalization",
                                          "rnn",
-                                         "conv_lstm1d",
-                                         "conv_lstm2d",
-                                         "conv_lstm3d",
                                          NULL};
     const char *names[MGPU_KERAS_VARIABLES];
     if (!strncmp(base, "forward_", 8) || !strncmp(base, "backward_", 9))

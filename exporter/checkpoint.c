@@ -218,15 +218,19 @@ static enum mgpu_direction direction_of(const char *layer)
                                             : MGPU_WAY_ONE;
 }
 
-/* "rnn/stacked_rnn_cells/lstm_cell_1" is "rnn/lstm_cell_1": there are several. */
+/* "rnn/stacked_rnn_cells_2/lstm_cell_1" is "rnn/lstm_cell_1": there are several. */
 static bool take_stack(char *layer, char *cell)
 {
-    static const char stack[] = "/stacked_rnn_cells";
-    size_t n = sizeof stack - 1;
-    if ((size_t)(cell - layer) < n || strncmp(cell - n, stack, n))
-        return false;
-    memmove(cell - n, cell, strlen(cell) + 1);
-    return true;
+    static const char stack[] = "stacked_rnn_cells";
+    int number;
+    *cell = 0;
+    char *slash = strrchr(layer, '/');
+    bool found = slash && mgpu_keras_numbered(slash + 1, &number) == sizeof stack - 1 &&
+                 !strncmp(slash + 1, stack, sizeof stack - 1);
+    *cell = '/';
+    if (found)
+        memmove(slash, cell, strlen(cell) + 1);
+    return found;
 }
 
 void mgpu_checkpoint_name(struct mgpu_checkpoint *c, struct mgpu_checkpoint_tensor *t,

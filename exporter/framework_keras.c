@@ -68,6 +68,19 @@ static void tell_inside(const struct mgpu_keras_tree *t)
         }
 }
 
+/* Keras starts an LSTM's bias with ones, others with zeros. */
+static int check_bias(const struct mgpu_variables *v)
+{
+    for (int i = 0; i < v->count; i++)
+        if (mgpu_variable_is_zero_bias(v, i) &&
+            !strcmp(v->layer[v->variable[i].layer].class_name, "lstm"))
+            return mgpu_fail(MGPU_EINVALID,
+                             "the graph does not tell whether '%s' has a bias in Keras: all of it "
+                             "is zero",
+                             v->layer[v->variable[i].layer].path);
+    return 0;
+}
+
 static int check_legacy(const struct mgpu_keras_tree *t, bool by_order)
 {
     if (by_order)
@@ -175,6 +188,7 @@ int mgpu_framework_keras(struct mgpu_framework_arrays *a, enum mgpu_target targe
     bool keras = a->variables->model->producer == MGPU_PRODUCER_TENSORFLOW;
     MGPU_TRY(keras ? check_folded(a->variables) : 0);
     MGPU_TRY(store ? check_store(t, by_order, state) : check_legacy(t, by_order));
+    MGPU_TRY(keras && !by_order ? ask(check_bias(a->variables)) : 0);
     if (keras)
         tell_slash(t);
     if (keras && !by_order)

@@ -177,14 +177,41 @@ static int read_layers(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file, c
     return rc > 0 ? read_layer(c, file, root, "top_level_model_weights") : rc;
 }
 
+static bool same_parent(const char *a, const char *b)
+{
+    const char *slash = strrchr(a, '/');
+    size_t n = slash ? (size_t)(slash - a) + 1 : 0;
+    return n && !strncmp(a, b, n) && !strchr(b + n, '/');
+}
+
+/* Of a bidirectional layer the recurrent one behind "forward_NAME" is the other, whatever it is
+ * called. */
+static void find_backward(struct mgpu_checkpoint *c, int first)
+{
+    for (int i = first + 1; i < c->count; i++) {
+        struct mgpu_checkpoint_tensor *t = &c->tensor[i], *before = t - 1;
+        bool same = !strcmp(t->layer, before->layer);
+        bool recurrent = i + 1 < c->count && !strcmp(t[1].layer, t->layer) &&
+                         !strcmp(t[1].leaf, "recurrent_kernel");
+        if (t->direction != MGPU_WAY_ONE)
+            continue;
+        if (same ? before->direction == MGPU_WAY_BACKWARD
+                 : before->direction == MGPU_WAY_FORWARD && recurrent &&
+                       same_parent(before->layer, t->layer))
+            t->direction = MGPU_WAY_BACKWARD;
+    }
+}
+
 static int read_legacy(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file, const char *root)
 {
     struct mgpu_name_list layers = {0};
+    int first = c->count;
     MGPU_TRY(check_backend(c, file, root));
     int rc = read_list(&layers, file, root, "layer_names");
     if (rc == 0)
         rc = read_layers(c, file, root, &layers);
     mgpu_name_list_free(&layers);
+    find_backward(c, first);
     return rc;
 }
 

@@ -68,6 +68,19 @@ static void tell_inside(const struct mgpu_keras_tree *t)
         }
 }
 
+/* Keras starts an LSTM's bias with ones, others with zeros. */
+static int check_bias(const struct mgpu_variables *v)
+{
+    for (int i = 0; i < v->count; i++)
+        if (mgpu_variable_is_zero_bias(v, i) &&
+            !strcmp(v->layer[v->variable[i].layer].class_name, "lstm"))
+            return mgpu_fail(MGPU_EINVALID,
+                             "the graph does not tell whether '%s' has a bias in Keras: all of it "
+                             "is zero",
+                             v->layer[v->variable[i].layer].path);
+    return 0;
+}
+
 static int check_legacy(const struct mgpu_keras_tree *t, bool by_order)
 {
     if (by_order)
@@ -75,11 +88,7 @@ static int check_legacy(const struct mgpu_keras_tree *t, bool by_order)
     MGPU_TRY(ask(mgpu_keras_tree_variables(t)));
     MGPU_TRY(ask(check_inside(t)));
     tell_inside(t);
-    if (mgpu_keras_tree_order(t, -1, false) < 0)
-        mgpu_note("%s: load the file with by_name=True, or write it with --like FILE, a Keras file "
-                  "of the same model",
-                  mgpu_error());
-    return 0;
+    return ask(mgpu_keras_tree_order(t, -1, false));
 }
 
 static int check_store(const struct mgpu_keras_tree *t, bool by_order, bool state)
@@ -112,6 +121,17 @@ static void tell_slash(const struct mgpu_keras_tree *t)
                   "a model inside, Keras refuses the file: give --like FILE then, a Keras file of "
                   "the same model",
                   t->slash);
+}
+
+/* Of several layers: one alone has no order. */
+static void tell_own(const struct mgpu_keras_tree *t)
+{
+    const char *path = t->variables->layers ? t->variables->layer[0].path : "";
+    if (t->own && t->of[t->variables->layers - 1] > 0)
+        mgpu_note("'%.*s' is taken for a model of Keras's own, which lists its layers as they run; "
+                  "if it is of a class of your own that lists them otherwise, give --like FILE, a "
+                  "Keras file of the same model",
+                  (int)strcspn(path, "/"), path);
 }
 
 /* ---- The two layouts ------------------------------------------------------------------------- */
@@ -168,8 +188,11 @@ int mgpu_framework_keras(struct mgpu_framework_arrays *a, enum mgpu_target targe
     bool keras = a->variables->model->producer == MGPU_PRODUCER_TENSORFLOW;
     MGPU_TRY(keras ? check_folded(a->variables) : 0);
     MGPU_TRY(store ? check_store(t, by_order, state) : check_legacy(t, by_order));
+    MGPU_TRY(keras && !by_order ? ask(check_bias(a->variables)) : 0);
     if (keras)
         tell_slash(t);
+    if (keras && !by_order)
+        tell_own(t);
     if (store)
         list_store(a, t);
     else

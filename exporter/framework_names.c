@@ -314,10 +314,42 @@ static int fill(struct mgpu_framework_arrays *a, const struct mgpu_model_source 
     return rc;
 }
 
+static bool is_all_zero(const struct mgpu_array *a)
+{
+    bool zero = true;
+    for (int64_t i = 0; i < mgpu_array_count(a) && zero; i++)
+        zero = mgpu_get_double(a->data, a->type, i) == 0;
+    return zero;
+}
+
+/* Zeros that the exporter made may have been trained, and the file that is followed has no place
+ * for them. */
+static int check_left(const struct mgpu_framework_arrays *a, const struct mgpu_model_source *s)
+{
+    for (int i = 0; a->match && i < a->variables->count; i++) {
+        const struct mgpu_variable *x = &a->variables->variable[i];
+        struct mgpu_array whole;
+        if (a->match->tensor[i] >= 0 || !mgpu_variable_is_zero_bias(a->variables, i))
+            continue;
+        MGPU_TRY(s->contents(s->context, x->weight, x->holder, &whole));
+        bool zero = is_all_zero(&whole);
+        mgpu_array_free(&whole);
+        if (!zero)
+            return mgpu_fail(MGPU_EINVALID,
+                             "'%s' was trained, and '%s' in %s has no bias: train with --freeze "
+                             "'%s'",
+                             mgpu_variable_initializer(a->variables, i),
+                             a->variables->layer[x->layer].path, a->like->path,
+                             mgpu_variable_initializer(a->variables, i));
+    }
+    return 0;
+}
+
 int mgpu_framework_arrays_fill(struct mgpu_framework_arrays *a,
                                const struct mgpu_model_source *source)
 {
     int added = 0, rounded = 0;
+    MGPU_TRY(check_left(a, source));
     for (int i = 0; i < a->count; i++) {
         enum mgpu_tail tail;
         MGPU_TRY(fill(a, source, i, &tail));

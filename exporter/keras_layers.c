@@ -42,7 +42,8 @@ size_t mgpu_keras_numbered(const char *name, int *number)
 
 bool mgpu_keras_is_cell(const char *part)
 {
-    static const char *const cells[] = {"cell", "lstm_cell", "gru_cell", "simple_rnn_cell"};
+    static const char *const cells[] = {"cell", "lstm_cell", "gru_cell", "simple_rnn_cell",
+                                        "conv_lstm_cell"};
     for (size_t i = 0; i < sizeof cells / sizeof *cells; i++) {
         size_t n = strlen(cells[i]);
         if (!strncmp(part, cells[i], n) &&
@@ -76,6 +77,9 @@ static const struct {
     {"lstm", {"kernel", "recurrent_kernel", "bias"}},
     {"gru", {"kernel", "recurrent_kernel", "bias"}},
     {"simple_rnn", {"kernel", "recurrent_kernel", "bias"}},
+    {"conv_lstm1d", {"kernel", "recurrent_kernel", "bias"}},
+    {"conv_lstm2d", {"kernel", "recurrent_kernel", "bias"}},
+    {"conv_lstm3d", {"kernel", "recurrent_kernel", "bias"}},
     {"lstm_cell", {"kernel", "recurrent_kernel", "bias"}},
     {"gru_cell", {"kernel", "recurrent_kernel", "bias"}},
     {"simple_rnn_cell", {"kernel", "recurrent_kernel", "bias"}},

@@ -63,6 +63,13 @@ static int add_holder(struct mgpu_keras_tree *t, int parent, const char *path, s
     return i;
 }
 
+/* Keras calls the layer after one around another, which the graph does not show. */
+static bool is_around(const struct mgpu_variables *v, const char *name)
+{
+    int i = holder_called(v, name, strlen(name));
+    return i < HOLDERS && !*holders[i][1];
+}
+
 static void add_layer(struct mgpu_keras_tree *t, int layer, size_t root)
 {
     const struct mgpu_variables *v = t->variables;
@@ -75,7 +82,9 @@ static void add_layer(struct mgpu_keras_tree *t, int layer, size_t root)
     int own = second ? t->of[layer - 1] : find_object(t, parent, path, false);
     if (own < 0) {
         own = add_object(t, parent, path, layer);
-        t->object[own].class_name = l->direction ? "bidirectional" : l->class_name;
+        t->object[own].class_name = l->direction         ? "bidirectional"
+                                    : is_around(v, path) ? ""
+                                                         : l->class_name;
     }
     t->of[layer] = own;
     t->object[own].last = layer;
@@ -108,6 +117,7 @@ struct mgpu_keras_tree *mgpu_keras_tree_new(const struct mgpu_variables *v)
     struct mgpu_keras_tree *t = MGPU_NEW(v->arena, struct mgpu_keras_tree);
     size_t root = mgpu_variables_root(v);
     t->variables = v;
+    t->own = root && holder_called(v, v->layer[0].path, root - 1) == HOLDERS;
     t->object = MGPU_NEW_ARRAY(v->arena, struct mgpu_keras_object, count_parts(v));
     t->of = MGPU_NEW_ARRAY(v->arena, int, v->layers + 1);
     for (int i = 0; i < v->layers; i++)
@@ -175,7 +185,7 @@ int mgpu_keras_tree_order(const struct mgpu_keras_tree *t, int parent, bool of_c
             a--;
         if (a < 0 ||
             (mgpu_variable_layer_before(t->variables, t->object[a].first, t->object[b].last) &&
-             !made_later(&t->object[a], &t->object[b])))
+             !(t->own && made_later(&t->object[a], &t->object[b]))))
             continue;
         return mgpu_fail(MGPU_EINVALID,
                          "the graph does not tell whether Keras lists '%s' or '%s' first",
@@ -214,7 +224,8 @@ int mgpu_keras_tree_classes(const struct mgpu_keras_tree *t)
         if (t->object[i].holds && !*t->object[i].class_name)
             unknown = t->object[i].name;
     for (int i = 0; i < t->variables->layers && !unknown; i++)
-        if (t->object[t->of[i]].holds || check_layer(t->variables, i) < 0)
+        if (t->object[t->of[i]].holds || !*t->object[t->of[i]].class_name ||
+            check_layer(t->variables, i) < 0)
             unknown = t->variables->layer[i].path;
     return unknown ? mgpu_fail(MGPU_EINVALID,
                                "of which class '%s' is, the graph does not tell: give --like FILE, "

@@ -23,7 +23,8 @@ struct mgpu_keras_tree {
     const struct mgpu_variables *variables;
     int count; /* in the order of the graph, what holds others before these */
     struct mgpu_keras_object *object;
-    int *of;           /* by layer */
+    int *of;  /* by layer */
+    bool own; /* the model has a name that is not Keras's: it may be of a class of one's own */
     const char *slash; /* a layer whose name has a '/': perhaps it is in a model inside; or NULL */
 };
 

@@ -203,12 +203,16 @@ void mgpu_match_layer(struct mgpu_match *m, struct mgpu_file_layer *l, int layer
         pair_variables(m, l, layer, false);
 }
 
-static int variables_of(const struct mgpu_match *m, int layer)
+/* Whether the layer has as many variables, not counting a bias that may be the exporter's. */
+static bool has_count(const struct mgpu_match *m, int tensors, int layer)
 {
-    int n = 0;
+    int n = 0, zero = 0;
     for (int i = 0; i < m->model->count; i++)
-        n += m->model->variable[i].layer == layer && !mgpu_variable_is_later_part(m->model, i);
-    return n;
+        if (m->model->variable[i].layer == layer && !mgpu_variable_is_later_part(m->model, i)) {
+            n++;
+            zero += mgpu_variable_is_zero_bias(m->model, i);
+        }
+    return tensors == n || tensors == n - zero;
 }
 
 /* Whether the layer has a variable for the tensor: the one of that name, or else number `k`. */
@@ -230,13 +234,31 @@ bool mgpu_match_looks_like(const struct mgpu_match *m, const struct mgpu_file_la
 {
     const struct mgpu_variable_layer *s = &m->model->layer[layer];
     bool known = *l->class_name && *s->class_name && strcmp(l->class_name, "bidirectional");
-    if (l->direction != s->direction || l->tensors != variables_of(m, layer) ||
+    if (l->direction != s->direction || !has_count(m, l->tensors, layer) ||
         (known && strcmp(l->class_name, s->class_name)))
         return false;
     for (int k = 0; k < l->tensors; k++)
         if (!has_variable(m, l->tensor[k], layer, k))
             return false;
     return true;
+}
+
+static bool has_place(const struct mgpu_match *m, int tensor, int layer)
+{
+    const char *leaf = m->file->tensor[tensor].leaf;
+    for (int i = 0; i < m->model->count; i++)
+        if (m->model->variable[i].layer == layer && fits(m, tensor, i) &&
+            (!*leaf || !*m->model->variable[i].leaf || mgpu_variable_is(m->model, i, leaf)))
+            return true;
+    return false;
+}
+
+bool mgpu_match_fits_layer(const struct mgpu_match *m, const struct mgpu_file_layer *l, int layer)
+{
+    bool fine = has_count(m, l->tensors, layer);
+    for (int k = 0; k < l->tensors && fine; k++)
+        fine = has_place(m, l->tensor[k], layer);
+    return fine;
 }
 
 /* ---- All of it ------------------------------------------------------------------------------- */
@@ -260,7 +282,7 @@ static void start(struct mgpu_match *m, const struct mgpu_checkpoint *file,
 static void match_layers(struct mgpu_match *m, struct mgpu_layers *layers, bool by_order)
 {
     list_layers(layers, m);
-    mgpu_match_names(m, layers);
+    mgpu_match_names(m, layers, by_order);
     mgpu_match_structure(m, layers);
     if (by_order && !m->rivals)
         mgpu_match_order(m, layers);
@@ -275,10 +297,16 @@ static int name_order(int rc, const struct mgpu_checkpoint *file,
     const struct mgpu_match_options order = {
         .map = options->map, .by_order = true, .fresh = options->fresh};
     snprintf(what, sizeof what, "%s", mgpu_error());
-    bool fits = mgpu_match_new(&again, file, model, &order) == 0;
+    const char *how = "";
+    if (mgpu_match_new(&again, file, model, &order) == 0)
+        how = again->counted
+                  ? mgpu_arena_format(again->arena,
+                                      " (all would fit if %s, and so on: --by-order takes them so)",
+                                      again->counted)
+                  : " (all would fit one after the other: --by-order takes them so)";
+    rc = mgpu_fail(rc, "%s%s", what, how);
     mgpu_match_free(again);
-    return mgpu_fail(rc, "%s%s", what,
-                     fits ? " (all would fit one after the other: --by-order takes them so)" : "");
+    return rc;
 }
 
 int mgpu_match_new(struct mgpu_match **out, const struct mgpu_checkpoint *file,

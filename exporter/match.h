@@ -2,8 +2,9 @@
  *
  * In this order: rules of the user; names equal to an initializer's; names of layers, whole or as
  * the end of the other; structure, only where one side has no names: class and shapes that fit just
- * one layer, or layers that both sides have in a certain order; and, only when asked for, plain
- * order. Nothing is guessed: what fits several is a fault that lists them.
+ * one layer, or layers that both sides have in a certain order; and, only when asked for, names as
+ * Keras counts on in one program (dense_3 for dense), if all fit so, or plain order of what stands
+ * in one line. Nothing is guessed: what fits several is a fault that lists them.
  */
 #ifndef MGPU_EXPORTER_MATCH_H
 #define MGPU_EXPORTER_MATCH_H
@@ -41,6 +42,8 @@ struct mgpu_match {
     const char **why;   /* by tensor: layers that it could not choose from, or NULL */
     const char *rivals; /* two models that are in the file, of which none was taken; or NULL */
     const char *prefix; /* that names of the file had and were matched without: "model."; or NULL */
+    const char
+        *counted; /* "'dense_3' is the model's 'dense'": Keras's numbers were others; or NULL */
     int matched, total;
     int faults;
     struct mgpu_match_fault *fault;

@@ -100,11 +100,21 @@ static const char *why_missing(const struct mgpu_match *m, int variable)
     return "";
 }
 
+/* Where the layer is in the file and has no bias, the graph's zeros are the exporter's. */
+static bool has_none(const struct mgpu_match *m, int variable)
+{
+    bool kernel = false;
+    for (int i = 0; i < m->model->count; i++)
+        kernel |= m->model->variable[i].layer == m->model->variable[variable].layer &&
+                  m->model->variable[i].role == MGPU_VAR_RECURRENT && m->tensor[i] >= 0;
+    return kernel && mgpu_variable_is_zero_bias(m->model, variable);
+}
+
 static void find_missing(struct mgpu_match *m, int *missing)
 {
     char shape[MGPU_SHAPE_TEXT];
     for (int i = 0; i < m->model->count; i++) {
-        if (m->tensor[i] != -1 || has_twin(m, i) || is_maybe(m, i) ||
+        if (m->tensor[i] != -1 || has_twin(m, i) || is_maybe(m, i) || has_none(m, i) ||
             mgpu_variable_is_later_part(m->model, i))
             continue;
         const char *name = mgpu_variable_name(m->model, i);

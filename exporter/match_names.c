@@ -232,7 +232,37 @@ static void tell_root(const struct naming *n)
         }
 }
 
-void mgpu_match_names(struct mgpu_match *m, struct mgpu_layers *f)
+/* Each layer of the one is a layer of the other, and has its shapes. */
+static bool is_whole(const struct naming *n, int named)
+{
+    bool whole = named == n->file->count && named == n->m->model->layers;
+    for (int i = 0; i < n->file->count && whole; i++)
+        whole = mgpu_match_fits_layer(n->m, &n->file->layer[i], n->file->layer[i].of);
+    return whole;
+}
+
+/* A second model of the same program: taken only if all of it fits. */
+static bool count_on(struct naming *n)
+{
+    struct mgpu_layers *f = n->file;
+    struct naming plain = *n;
+    size_t size = (size_t)f->count * sizeof *f->layer;
+    struct mgpu_file_layer *before = mgpu_xcalloc((size_t)f->count, sizeof *before);
+    memcpy(before, f->layer, size);
+    n->root = "";
+    n->root_size = 0;
+    n->strip = false;
+    bool fits = mgpu_match_recount(n->m, f) && is_whole(n, named_layers(n));
+    if (!fits) {
+        memcpy(f->layer, before, size);
+        n->m->counted = NULL;
+        *n = plain;
+    }
+    free(before);
+    return fits;
+}
+
+void mgpu_match_names(struct mgpu_match *m, struct mgpu_layers *f, bool counted)
 {
     struct naming n = {.m = m, .file = f, .model_root = mgpu_variables_root(m->model), .root = ""};
     find_root(&n);
@@ -241,6 +271,13 @@ void mgpu_match_names(struct mgpu_match *m, struct mgpu_layers *f)
         n.strip = true;
         n.strip = named_layers(&n) > plain;
         if (!n.strip)
+            named_layers(&n);
+    }
+    bool some = f->count && (plain < f->count || plain < m->model->layers);
+    if (some && counted && m->model->family == MGPU_FAMILY_KERAS) {
+        if (count_on(&n))
+            m->rivals = NULL;
+        else
             named_layers(&n);
     }
     tell_root(&n);

@@ -26,9 +26,16 @@ void mgpu_match_whole(struct mgpu_match *m, int tensor, int variable); /* as ONN
 void mgpu_match_exact(struct mgpu_match *m);
 void mgpu_match_layer(struct mgpu_match *m, struct mgpu_file_layer *l, int layer);
 bool mgpu_match_looks_like(const struct mgpu_match *m, const struct mgpu_file_layer *l, int layer);
+/* As many tensors as variables, each with a place by shape and, where both have one, by name. */
+bool mgpu_match_fits_layer(const struct mgpu_match *m, const struct mgpu_file_layer *l, int layer);
 
 /* match_names.c */
-void mgpu_match_names(struct mgpu_match *m, struct mgpu_layers *file);
+/* `counted`: numbers that Keras gave may be others, too. */
+void mgpu_match_names(struct mgpu_match *m, struct mgpu_layers *file, bool counted);
+
+/* match_counters.c: gives the file's layers that Keras named itself the model's numbers; false:
+ * they had them. */
+bool mgpu_match_recount(struct mgpu_match *m, struct mgpu_layers *file);
 
 /* match_structure.c */
 void mgpu_match_structure(struct mgpu_match *m, struct mgpu_layers *file);

@@ -8,7 +8,9 @@
 struct search {
     struct mgpu_match *m;
     struct mgpu_layers *file;
-    bool *taken; /* layers of the model */
+    bool *taken;      /* layers of the model */
+    const char **why; /* in plain order, by layer of the model: what else could stand there; NULL:
+                       * nothing */
 };
 
 /* Names go before structure: where both sides have them, they had to match. */
@@ -96,7 +98,7 @@ static int rivals(const struct search *s, int layer)
     return n;
 }
 
-static void say_why(struct search *s, const struct mgpu_file_layer *l, const int *found, int count)
+static const char *could_be(const struct search *s, const int *found, int count)
 {
     enum { SHOWN = 4 };
     const char *text = "could be";
@@ -107,13 +109,18 @@ static void say_why(struct search *s, const struct mgpu_file_layer *l, const int
                                  : *layer->path ? layer->path
                                                 : s->m->model->model->all[layer->node]->output[0]);
     }
+    return text;
+}
+
+static void say_why(struct search *s, const struct mgpu_file_layer *l, const char *why)
+{
     for (int i = 0; i < l->tensors; i++)
-        s->m->why[l->tensor[i]] = text;
+        s->m->why[l->tensor[i]] = why;
 }
 
 void mgpu_match_structure(struct mgpu_match *m, struct mgpu_layers *file)
 {
-    struct search s = {m, file, mgpu_xcalloc((size_t)m->model->layers + 1, sizeof *s.taken)};
+    struct search s = {m, file, mgpu_xcalloc((size_t)m->model->layers + 1, sizeof *s.taken), NULL};
     int *found = mgpu_xcalloc((size_t)m->model->layers + 1, sizeof *found);
     for (int i = 0; i < file->count; i++)
         if (file->layer[i].of >= 0)
@@ -129,7 +136,7 @@ void mgpu_match_structure(struct mgpu_match *m, struct mgpu_layers *file)
             } else if (n > 1 && match_line(&s, found, n))
                 again = true;
             else if (n > 1)
-                say_why(&s, l, found, n);
+                say_why(&s, l, could_be(&s, found, n));
         }
     }
     free(found);
@@ -142,15 +149,68 @@ static bool is_heap(const struct mgpu_match *m, const struct mgpu_file_layer *l)
     return !*l->path && !*l->group && !*m->file->tensor[l->tensor[0]].leaf;
 }
 
-static void order_variables(struct mgpu_match *m, const struct mgpu_file_layer *l)
+/* What could stand at several places stands at none. */
+static void take_next(struct search *s, struct mgpu_file_layer *l, int layer)
 {
+    if (!s->why[layer]) {
+        take(s, l, layer);
+        return;
+    }
+    say_why(s, l, s->why[layer]);
+    s->taken[layer] = true;
+    l->of = layer;
+}
+
+static void order_variables(struct search *s, const struct mgpu_file_layer *l)
+{
+    struct mgpu_match *m = s->m;
     int variable = 0;
     for (int k = 0; k < l->tensors; k++) {
         while (variable < m->model->count && m->tensor[variable] >= 0)
             variable++;
-        if (variable < m->model->count && m->variable[l->tensor[k]] < 0)
+        if (variable == m->model->count || m->variable[l->tensor[k]] >= 0)
+            continue;
+        const char *why = s->why[m->model->variable[variable].layer];
+        if (why)
+            m->why[l->tensor[k]] = why;
+        else
             mgpu_match_pair(m, l->tensor[k], variable);
+        variable++;
     }
+}
+
+static int next_variable(const struct mgpu_variables *v, int layer, int from)
+{
+    while (from < v->count && v->variable[from].layer != layer)
+        from++;
+    return from;
+}
+
+/* Class, direction and all shapes. */
+static bool are_alike(const struct mgpu_variables *v, int a, int b)
+{
+    int i = next_variable(v, a, 0), k = next_variable(v, b, 0);
+    bool alike = v->layer[a].direction == v->layer[b].direction &&
+                 !strcmp(v->layer[a].class_name, v->layer[b].class_name);
+    for (; alike && i < v->count && k < v->count;
+         i = next_variable(v, a, i + 1), k = next_variable(v, b, k + 1))
+        alike = mgpu_variable_fits(v, i, v->variable[k].rank, v->variable[k].dims);
+    return alike && i == v->count && k == v->count;
+}
+
+/* The layers of a model of Keras that are left and look as this one does, if they do not stand in
+ * one line: then theirs may be any order. Gives how many there are; 0: they stand in line. */
+static int unordered(int *found, const struct search *s, int layer)
+{
+    const struct mgpu_variables *v = s->m->model;
+    bool line = true;
+    int n = 0;
+    for (int i = 0; i < v->layers && v->family == MGPU_FAMILY_KERAS; i++)
+        if (!s->taken[i] && are_alike(v, layer, i)) {
+            line = line && (!n || mgpu_variable_layer_before(v, found[n - 1], i));
+            found[n++] = i;
+        }
+    return line ? 0 : n;
 }
 
 /* A store's numbers count the layers of one class: the first that is left of this layer's class and
@@ -169,38 +229,55 @@ static struct mgpu_file_layer *first_of_class(const struct search *s, int layer)
     return first;
 }
 
-static void order_store(struct mgpu_match *m, struct mgpu_layers *file, bool *taken)
+static void order_store(struct search *s)
 {
-    struct search s = {m, file, taken};
-    for (int layer = 0; layer < m->model->layers; layer++) {
-        struct mgpu_file_layer *l = taken[layer] ? NULL : first_of_class(&s, layer);
+    for (int layer = 0; layer < s->m->model->layers; layer++) {
+        struct mgpu_file_layer *l = s->taken[layer] ? NULL : first_of_class(s, layer);
         if (l)
-            take(&s, l, layer);
+            take_next(s, l, layer);
     }
+}
+
+static void order_layers(struct search *s)
+{
+    int layer = 0;
+    for (int i = 0; i < s->file->count; i++) {
+        struct mgpu_file_layer *l = &s->file->layer[i];
+        if (l->of >= 0)
+            continue;
+        if (is_heap(s->m, l)) {
+            order_variables(s, l);
+            continue;
+        }
+        while (layer < s->m->model->layers && s->taken[layer])
+            layer++;
+        if (layer < s->m->model->layers)
+            take_next(s, l, layer);
+    }
+}
+
+static void find_unordered(struct search *s)
+{
+    int *found = mgpu_xcalloc((size_t)s->m->model->layers + 1, sizeof *found);
+    for (int i = 0; i < s->m->model->layers; i++) {
+        int n = s->taken[i] ? 0 : unordered(found, s, i);
+        s->why[i] = n ? could_be(s, found, n) : NULL;
+    }
+    free(found);
 }
 
 /* Only when asked for: what is left, one after the other. */
 void mgpu_match_order(struct mgpu_match *m, struct mgpu_layers *file)
 {
-    int layer = 0;
-    bool *taken = mgpu_xcalloc((size_t)m->model->layers + 1, sizeof *taken);
+    struct search s = {m, file, mgpu_xcalloc((size_t)m->model->layers + 1, sizeof *s.taken),
+                       MGPU_NEW_ARRAY(m->arena, const char *, m->model->layers + 1)};
     for (int i = 0; i < file->count; i++)
         if (file->layer[i].of >= 0)
-            taken[file->layer[i].of] = true;
-    bool store = m->file->kind == MGPU_CHECKPOINT_KERAS_STORE && !m->file->ordered;
-    if (store)
-        order_store(m, file, taken);
-    for (int i = 0; i < file->count && !store; i++) {
-        if (file->layer[i].of >= 0)
-            continue;
-        if (is_heap(m, &file->layer[i])) {
-            order_variables(m, &file->layer[i]);
-            continue;
-        }
-        while (layer < m->model->layers && taken[layer])
-            layer++;
-        if (layer < m->model->layers)
-            mgpu_match_layer(m, &file->layer[i], layer++);
-    }
-    free(taken);
+            s.taken[file->layer[i].of] = true;
+    find_unordered(&s);
+    if (m->file->kind == MGPU_CHECKPOINT_KERAS_STORE && !m->file->ordered)
+        order_store(&s);
+    else
+        order_layers(&s);
+    free(s.taken);
 }

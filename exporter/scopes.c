@@ -87,6 +87,34 @@ static const char *take_last(char *path, const char *const *names)
     return slash + 1;
 }
 
+static bool is_last(const char *path, const char *const *names)
+{
+    const char *slash = strrchr(path, '/');
+    return slash && is_one_of(slash + 1, names);
+}
+
+/* Mixed precision: what a variable is cast to, behind the operation that reads it; only where that
+ * is one that no layer is called as. */
+static void take_cast(struct mgpu_arena *arena, char *path)
+{
+    static const char *const cast[] = {"Cast", NULL}, *const split[] = {"split", NULL};
+    static const char *const before[] = {
+        "MatMul",   "BiasAdd", "Cast", "convolution", "conv_transpose",
+        "GatherV2", "Reshape", "Add",  NULL};
+    if (!is_last(path, cast))
+        return;
+    char *outer = mgpu_arena_string(arena, path), *end = strrchr(outer, '/');
+    *end = 0;
+    bool read = is_last(outer, before);
+    if (is_last(outer, split)) {
+        *strrchr(outer, '/') = 0;
+        const char *slash = strrchr(outer, '/');
+        read = slash && mgpu_keras_is_cell(slash + 1);
+    }
+    if (read)
+        path[end - outer] = 0;
+}
+
 /* Layers may be called as containers, too: of these it is known what they hold. */
 static bool holds(const char *path, const char *op)
 {
@@ -136,9 +164,18 @@ static char *without_numbers(struct mgpu_arena *arena, const char *path)
     return out;
 }
 
+/* "rnn/lstm_cell_1": Keras 3 calls the cell of its own recurrent layers always the same. */
+static bool is_of_several(struct mgpu_arena *arena, const char *cell)
+{
+    static const char *const rnn[] = {"rnn", NULL};
+    int number, length = (int)(strrchr(cell, '/') - cell);
+    mgpu_keras_numbered(cell, &number);
+    return number > 0 || is_last(mgpu_arena_format(arena, "/%.*s", length, cell), rnn);
+}
+
 struct mgpu_scope mgpu_scope_tensorflow(struct mgpu_arena *arena, const char *name, bool renumbered)
 {
-    struct mgpu_scope s = {"", ""};
+    struct mgpu_scope s = {.path = "", .op = ""};
     char *path = mgpu_arena_string(arena, without_calls(arena, name)), *slash;
     cut_colon(path);
     if (!strchr(path, '/'))
@@ -148,6 +185,7 @@ struct mgpu_scope mgpu_scope_tensorflow(struct mgpu_arena *arena, const char *na
     for (; (last = take_last(path, reads)); read = true)
         if (strcmp(last, "ReadVariableOp") && strcmp(last, "resource"))
             s.op = last;
+    take_cast(arena, path);
     slash = strrchr(path, '/');
     if (slash && slash[1 + strspn(slash + 1, "0123456789")] == 0) /* "embedding_lookup/29037" */
         *slash = 0;
@@ -160,10 +198,13 @@ struct mgpu_scope mgpu_scope_tensorflow(struct mgpu_arena *arena, const char *na
             s.op = !strncmp(s.op, "mul", 3) ? "gamma" : *s.op ? s.op : "beta";
         inner = last;
     }
+    if (renumbered)
+        path = without_numbers(arena, path);
     slash = strrchr(path, '/');
-    if (slash && mgpu_keras_is_cell(slash + 1))
+    s.cell = slash && mgpu_keras_is_cell(slash + 1);
+    if (s.cell && !(renumbered && is_of_several(arena, path)))
         *slash = 0;
-    s.path = renumbered ? without_numbers(arena, path) : path;
+    s.path = path;
     return s;
 }
 
@@ -211,7 +252,7 @@ bool mgpu_scope_is_own(const char *name)
 
 struct mgpu_scope mgpu_scope_dotted(struct mgpu_arena *arena, const char *name)
 {
-    struct mgpu_scope s = {"", ""};
+    struct mgpu_scope s = {.path = "", .op = ""};
     if (made_up(name))
         return s;
     char *path = mgpu_arena_string(arena, mgpu_without_wrappers(arena, name));

@@ -8,6 +8,7 @@
 struct mgpu_scope {
     const char *path; /* "model/dense_1"; "" unknown */
     const char *op;   /* "MatMul", "ReadVariableOp_1"; PyTorch: the parameter's own name */
+    bool cell;        /* TensorFlow: of the cell of a recurrent layer */
 };
 
 /* Of TensorFlow: "model/dense_1/MatMul/ReadVariableOp:0" is MatMul of model/dense_1. Keras 3 puts

@@ -153,8 +153,12 @@ static enum mgpu_variable_role scaled_role(const char *op)
 }
 
 /* In loops the graph does not tell; TensorFlow's names do. */
-static enum mgpu_variable_role looped_role(const char *op)
+static enum mgpu_variable_role looped_role(const char *op, int rank)
 {
+    if (rank > 2 && !strncmp(op, "split", 5)) /* of a ConvLSTM: kernels are split, too */
+        return !op[5] ? MGPU_VAR_KERNEL : MGPU_VAR_RECURRENT;
+    if (!strcmp(op, "split_2"))
+        return MGPU_VAR_BIAS;
     return !strcmp(op, "Cast") || !strcmp(op, "MatMul")       ? MGPU_VAR_KERNEL
            : !strcmp(op, "Cast_1") || !strcmp(op, "MatMul_1") ? MGPU_VAR_RECURRENT
            : !strcmp(op, "split") || !strcmp(op, "BiasAdd")   ? MGPU_VAR_BIAS
@@ -176,6 +180,8 @@ enum mgpu_variable_role mgpu_variable_role_of(const struct mgpu_variable_reader 
     const struct mgpu_onnx_node *node = r->node;
     if (is_any(node, norms))
         return norm_role(r->input);
+    if (r->cell && !r->recurrent)
+        return !*op && a->rank == 2 ? MGPU_VAR_RECURRENT : looped_role(op, a->rank);
     if (is_any(node, products))
         return r->input == 2           ? MGPU_VAR_BIAS
                : is_depthwise(node, a) ? MGPU_VAR_DEPTHWISE
@@ -193,7 +199,7 @@ enum mgpu_variable_role mgpu_variable_role_of(const struct mgpu_variable_reader 
         return *op == 'g' ? MGPU_VAR_GAMMA : MGPU_VAR_BETA;
     if (is_type(node, "Add"))
         return added_role(r, op);
-    return is_type(node, "Mul") ? scaled_role(op) : looped_role(op);
+    return is_type(node, "Mul") ? scaled_role(op) : looped_role(op, a->rank);
 }
 
 const char *mgpu_variable_class_of(const struct mgpu_variable_reader *r, const struct mgpu_array *a,

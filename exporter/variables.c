@@ -45,7 +45,8 @@ static const char *path_around(const struct builder *b, const char *name)
     return "";
 }
 
-static const char *recurrent_path(const struct builder *b, const struct mgpu_variable_reader *r)
+static const char *recurrent_path(const struct builder *b, const struct mgpu_variable_reader *r,
+                                  int directions)
 {
     const struct mgpu_onnx_node *node = r->node;
     if (!b->tensorflow)
@@ -53,7 +54,8 @@ static const char *recurrent_path(const struct builder *b, const struct mgpu_var
     char *path =
         mgpu_arena_string(b->v->arena, node->inputs > 5 ? path_around(b, node->input[5]) : "");
     char *slash = strrchr(path, '/');
-    if (slash && (!strncmp(slash + 1, "forward_", 8) || !strncmp(slash + 1, "backward_", 9)))
+    if (slash && (directions == 2 || !strncmp(slash + 1, "forward_", 8) ||
+                  !strncmp(slash + 1, "backward_", 9)))
         *slash = 0;
     return path;
 }
@@ -203,6 +205,7 @@ static struct mgpu_scope scope_of(const struct builder *b, struct mgpu_variable_
     r->shared = lost || (!*alias && b->users[h->initializer] > 1 &&
                          !(b->pytorch && is_inside(s.path, around)));
     r->own_name = r->shared ? "" : name;
+    r->cell = s.cell;
     r->folded = source && *source;
     r->computed = source && !*source;
     const char *copy = r->shared && !lost && b->pytorch && *s.path && *around
@@ -266,9 +269,9 @@ static void add_recurrent(struct builder *b, struct mgpu_variable *x,
 {
     const char *node = mgpu_arena_format(b->v->arena, "#%d", r->node->index);
     const char *known = mgpu_names_get(b->owners, node);
-    const char *path = known ? known : recurrent_path(b, r);
-    bool keras = b->v->family == MGPU_FAMILY_KERAS;
     int directions = (int)a->dims[0];
+    const char *path = known ? known : recurrent_path(b, r, directions);
+    bool keras = b->v->family == MGPU_FAMILY_KERAS;
     if (b->tensorflow && !known && (!*path || is_taken(b, path)))
         path = made_up_path(b, r->node);
     mgpu_names_set(b->owners, node, path);

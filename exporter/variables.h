@@ -102,6 +102,10 @@ bool mgpu_variable_is_later_part(const struct mgpu_variables *v, int variable);
 /* Whether an exporter folded a batch normalisation into it: then it is not the framework's. */
 bool mgpu_variable_is_folded(const struct mgpu_variables *v, int variable);
 
+/* Whether it is a bias of a recurrent layer of which all is zero in the graph: the exporter may
+ * have made it for one that has none. */
+bool mgpu_variable_is_zero_bias(const struct mgpu_variables *v, int variable);
+
 /* Whether what layer `a` computes goes into layer `b`: then Keras lists a before b. */
 bool mgpu_variable_layer_before(const struct mgpu_variables *v, int a, int b);
 

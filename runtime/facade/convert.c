@@ -30,8 +30,10 @@ static int identify(struct mgpu_weights **out, struct mgpu_onnx_model *model)
     train[options.train_count++] = "*";
     for (int i = 0; i < model->initializers; i++) {
         const struct mgpu_onnx_initializer *one = &model->initializer[i];
-        if (one->array.rank == 0 && mgpu_is_float(one->array.type) &&
-            model->producer == MGPU_PRODUCER_PYTORCH && mgpu_scope_is_own(one->name))
+        bool own = model->producer == MGPU_PRODUCER_PYTORCH
+                       ? mgpu_scope_is_own(one->name)
+                       : strstr(one->name, "/ReadVariableOp") != NULL;
+        if (one->array.rank == 0 && mgpu_is_float(one->array.type) && own)
             train[options.train_count++] = one->name;
     }
     if (options.train_count == 1)

@@ -68,6 +68,10 @@ static void set_result(struct mgpu_weights_result *r, const struct mgpu_match *m
     if (m->prefix)
         snprintf(r->unwrapped + n, sizeof r->unwrapped - n, "%sprefix %s removed", n ? ", " : "",
                  m->prefix);
+    n = strlen(r->unwrapped);
+    if (m->counted)
+        snprintf(r->unwrapped + n, sizeof r->unwrapped - n, "%scounted on: %s", n ? ", " : "",
+                 m->counted);
     r->left = mgpu_xcalloc((size_t)m->faults + 1, sizeof *r->left);
     for (r->lefts = 0; r->lefts < m->faults; r->lefts++) {
         const struct mgpu_match_fault *f = &m->fault[r->lefts];

@@ -71,10 +71,11 @@ static void make_chain(const char *const *names)
 
 /* As Keras 3 exports it, with a number behind each part, and tf.keras. */
 #define CHAIN_3(inner)                                                                             \
-    CHAIN("m_1/zz_1/Cast", "m_1/" inner "_1/dense_1/Cast", "m_1/" inner "_1/dense_1_1/Cast",       \
-          "m_1/aa_1/Cast")
+    CHAIN("model_1/zz_1/Cast", "model_1/" inner "_1/dense_1/Cast",                                 \
+          "model_1/" inner "_1/dense_1_1/Cast", "model_1/aa_1/Cast")
 #define CHAIN_2(inner)                                                                             \
-    CHAIN("m/zz/MatMul", "m/" inner "/dense/MatMul", "m/" inner "/dense_1/MatMul", "m/aa/MatMul")
+    CHAIN("model/zz/MatMul", "model/" inner "/dense/MatMul", "model/" inner "/dense_1/MatMul",     \
+          "model/aa/MatMul")
 
 static void test_known(const char *class_name)
 {
@@ -100,10 +101,10 @@ static void test_inside(void)
     test_known("functional");
     CHAIN_2("model_3"); /* tf.keras's name of it */
     test_known("functional");
-    CHAIN("StatefulPartitionedCall/m_1/zz_1/Cast",
-          "StatefulPartitionedCall/m_1/sequential_1/dense_1/Cast",
-          "StatefulPartitionedCall/m_1/sequential_1/dense_1_1/Cast",
-          "StatefulPartitionedCall/m_1/aa_1/Cast"); /* by way of a SavedModel */
+    CHAIN("StatefulPartitionedCall/model_1/zz_1/Cast",
+          "StatefulPartitionedCall/model_1/sequential_1/dense_1/Cast",
+          "StatefulPartitionedCall/model_1/sequential_1/dense_1_1/Cast",
+          "StatefulPartitionedCall/model_1/aa_1/Cast"); /* by way of a SavedModel */
     test_known("sequential");
 
     CHAIN_3("encoder");
@@ -116,7 +117,7 @@ static void test_inside(void)
     CHAIN_2("encoder"); /* may be the layer's own name */
     CHECK_OK(convert(legacy, false));
     CHECK_NAMES(legacy, "zz:kernel:0 encoder/dense:kernel:0 encoder/dense_1:kernel:0 aa:kernel:0 ");
-    CHECK_(strstr(told, "names with '/' ('m/encoder/dense_1')"), "%s", told);
+    CHECK_(strstr(told, "names with '/' ('model/encoder/dense_1')"), "%s", told);
 }
 
 /* A run that saves both layouts follows a file of each. */
@@ -150,16 +151,16 @@ static void test_like(void)
 static void test_statistics(void)
 {
     make_onnx_file(model, "producer tf2onnx\ninput x float N 2 3 3\n"
-                          "init m/model/bn/ReadVariableOp:0 float 2 = 1 2\n"
-                          "init m/model/bn/ReadVariableOp_1:0 float 2 = 3 4\n"
-                          "init m/model/bn/FusedBatchNormV3/ReadVariableOp:0 float 2 = 5 6\n"
-                          "init m/model/bn/FusedBatchNormV3/ReadVariableOp_1:0 float 2 = 7 8\n"
-                          "init m/model/conv/Conv2D/ReadVariableOp:0 float 2 2 3 3 = normal 1\n"
-                          "a = BatchNormalization(x, m/model/bn/ReadVariableOp:0, "
-                          "m/model/bn/ReadVariableOp_1:0, "
-                          "m/model/bn/FusedBatchNormV3/ReadVariableOp:0, "
-                          "m/model/bn/FusedBatchNormV3/ReadVariableOp_1:0)\n"
-                          "y = Conv(a, m/model/conv/Conv2D/ReadVariableOp:0)\n"
+                          "init model/model/bn/ReadVariableOp:0 float 2 = 1 2\n"
+                          "init model/model/bn/ReadVariableOp_1:0 float 2 = 3 4\n"
+                          "init model/model/bn/FusedBatchNormV3/ReadVariableOp:0 float 2 = 5 6\n"
+                          "init model/model/bn/FusedBatchNormV3/ReadVariableOp_1:0 float 2 = 7 8\n"
+                          "init model/model/conv/Conv2D/ReadVariableOp:0 float 2 2 3 3 = normal 1\n"
+                          "a = BatchNormalization(x, model/model/bn/ReadVariableOp:0, "
+                          "model/model/bn/ReadVariableOp_1:0, "
+                          "model/model/bn/FusedBatchNormV3/ReadVariableOp:0, "
+                          "model/model/bn/FusedBatchNormV3/ReadVariableOp_1:0)\n"
+                          "y = Conv(a, model/model/conv/Conv2D/ReadVariableOp:0)\n"
                           "output y float N 2 1 1\n");
     CHECK_FAILS(convert(legacy, false), "which of its layers are frozen");
     CHECK_OK(convert(legacy, true));
@@ -173,11 +174,12 @@ static void test_statistics(void)
 static void test_folded(void)
 {
     make_onnx_file(model, "producer tf2onnx\ninput x float N 2 3 3\n"
-                          "init m/conv/BiasAdd_weights_fused_bn float 2 2 3 3 = normal 1\n"
-                          "init m/conv/BiasAdd_bias_fused_bn float 2 = 1 2\n"
-                          "y = Conv(x, m/conv/BiasAdd_weights_fused_bn, "
-                          "m/conv/BiasAdd_bias_fused_bn)\noutput y float N 2 1 1\n");
-    CHECK_FAILS(convert(store, false), "folded a batch normalisation into 'm/conv/BiasAdd_weights");
+                          "init model/conv/BiasAdd_weights_fused_bn float 2 2 3 3 = normal 1\n"
+                          "init model/conv/BiasAdd_bias_fused_bn float 2 = 1 2\n"
+                          "y = Conv(x, model/conv/BiasAdd_weights_fused_bn, "
+                          "model/conv/BiasAdd_bias_fused_bn)\noutput y float N 2 1 1\n");
+    CHECK_FAILS(convert(store, false),
+                "folded a batch normalisation into 'model/conv/BiasAdd_weights");
     CHECK_FAILS(convert(legacy, true), "folded a batch normalisation");
     CHECK_OK(convert(tiny_path("folded.npz"), false));
 }
@@ -185,14 +187,15 @@ static void test_folded(void)
 /* Keras 3's separable convolution, whose pointwise kernel and the normalisation are one. */
 static void test_merged(void)
 {
-    make_onnx_file(model, "producer tf2onnx\ninput x float N 2 3 3\n"
-                          "init m_1/s_1/separable_conv2d/merged_input:0 float 2 2 1 1 = normal 1\n"
-                          "init m_1/bn_1/batchnorm/sub:0 float 2 = 1 2\n"
-                          "init const_fold_opt__9 float 2 1 1 1 = 1 2\n"
-                          "d = Conv(x, const_fold_opt__9) group=2 "
-                          "name=\"m_1/s_1/separable_conv2d/depthwise\"\n"
-                          "y = Conv(d, m_1/s_1/separable_conv2d/merged_input:0, "
-                          "m_1/bn_1/batchnorm/sub:0)\noutput y float N 2 3 3\n");
+    make_onnx_file(model,
+                   "producer tf2onnx\ninput x float N 2 3 3\n"
+                   "init model_1/s_1/separable_conv2d/merged_input:0 float 2 2 1 1 = normal 1\n"
+                   "init model_1/bn_1/batchnorm/sub:0 float 2 = 1 2\n"
+                   "init const_fold_opt__9 float 2 1 1 1 = 1 2\n"
+                   "d = Conv(x, const_fold_opt__9) group=2 "
+                   "name=\"model_1/s_1/separable_conv2d/depthwise\"\n"
+                   "y = Conv(d, model_1/s_1/separable_conv2d/merged_input:0, "
+                   "model_1/bn_1/batchnorm/sub:0)\noutput y float N 2 3 3\n");
     CHECK_FAILS(convert(legacy, true), "folded a batch normalisation into");
 }
 
@@ -210,9 +213,10 @@ static void test_reasons(void)
     weights_legacy(legacy, norm, norms, 4); /* into the model of test_folded */
     CHECK_FAILS(weights_convert(line, legacy, back, &into),
                 "'bn/gamma:0' [2] has no place: the exporter folded batch normalisations");
-    make_onnx_file(model, "producer tf2onnx\ninput x float N 2\n"
-                          "init m/dense/MatMul/ReadVariableOp:0 float 2 2 = 1 2 3 4\n"
-                          "y = MatMul(x, m/dense/MatMul/ReadVariableOp:0)\noutput y float N 2\n");
+    make_onnx_file(model,
+                   "producer tf2onnx\ninput x float N 2\n"
+                   "init model/dense/MatMul/ReadVariableOp:0 float 2 2 = 1 2 3 4\n"
+                   "y = MatMul(x, model/dense/MatMul/ReadVariableOp:0)\noutput y float N 2\n");
     weights_legacy(legacy, dense, denses, 2);
     CHECK_FAILS(weights_convert(line, legacy, back, &into), "mgpu-train --add-bias");
 }

@@ -1,0 +1,177 @@
+/* Names that Keras 3 gives: files that it wrote (make_named.py), of models whose exports call their
+ * layers in several ways, and of a second model of the same program. */
+#include "exporter/checkpoint.h"
+#include "tests/convert/weights_check.h"
+#include "tests/support/make_onnx.h"
+#include "tests/support/tiny.h"
+#include "tests/test.h"
+
+#include <string.h>
+
+#define FOLDER "tests/convert/files/named/"
+
+static char line[256], told[1024];
+
+static void listen(void *context, const char *text)
+{
+    (void)context;
+    snprintf(told, sizeof told, "%s", text);
+}
+
+/* Weights are compared in the exporter's order, which counts some of their names on. */
+static int next_weight(const struct mgpu_checkpoint *c, int from)
+{
+    while (from < c->count && (!c->tensor[from].rank || !mgpu_is_float(c->tensor[from].type)))
+        from++;
+    return from;
+}
+
+static bool same_tensor(const struct mgpu_checkpoint *a, int i, const struct mgpu_checkpoint *b,
+                        int k)
+{
+    struct mgpu_array x, y;
+    if (mgpu_checkpoint_load(a, i, &x) < 0)
+        return false;
+    if (mgpu_checkpoint_load(b, k, &y) < 0) {
+        mgpu_array_free(&x);
+        return false;
+    }
+    bool same = x.type == y.type && x.rank == y.rank &&
+                !memcmp(x.dims, y.dims, (size_t)x.rank * sizeof *x.dims) &&
+                !memcmp(x.data, y.data, (size_t)mgpu_array_count(&x) * mgpu_dtype_size(x.type));
+    mgpu_array_free(&x);
+    mgpu_array_free(&y);
+    return same;
+}
+
+static void check_same(const char *got, const char *want, const char *file)
+{
+    struct mgpu_checkpoint *a, *b;
+    CHECK_OK(mgpu_checkpoint_open(&a, got, false));
+    CHECK_OK(mgpu_checkpoint_open(&b, want, false));
+    int i = next_weight(a, 0), k = next_weight(b, 0);
+    for (; i < a->count && k < b->count; i = next_weight(a, i + 1), k = next_weight(b, k + 1))
+        CHECK_(same_tensor(a, i, b, k), "%s: %s", file, a->tensor[i].name);
+    CHECK(i == a->count && k == b->count);
+    mgpu_checkpoint_close(a);
+    mgpu_checkpoint_close(b);
+}
+
+static void check_file(const char *name, const char *file)
+{
+    char model[256], want[256], in[256];
+    const char *out = tiny_path("out.onnx");
+    bool second = !strncmp(file, "second", 6);
+    struct mgpu_convert_options o = {.model = model};
+    snprintf(model, sizeof model, FOLDER "%s/model.onnx", name);
+    snprintf(want, sizeof want, FOLDER "%s/want.onnx", name);
+    snprintf(in, sizeof in, FOLDER "%s/%s", name, file);
+    if (second)
+        CHECK_FAILS(weights_convert(line, in, out, &o), "and so on: --by-order takes them so)");
+    o.by_order = second;
+    CHECK_OK(weights_convert(line, in, out, &o));
+    CHECK_(!second || strstr(line, "counted on: '"), "%s", line);
+    check_same(out, want, in);
+}
+
+static void test_files(void)
+{
+    static const char *const all[] = {"towers", "transposed", "cells",   "mixed",
+                                      "masked", "no_bias",    "two_ways"};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        check_file(all[i], "first.h5");
+        check_file(all[i], "first.weights.h5");
+        if (i < 3) {
+            check_file(all[i], "second.h5");
+            check_file(all[i], "second.weights.h5");
+        }
+    }
+    check_file("attention", "first.h5");
+    check_file("conv_lstm", "first.h5");
+}
+
+/* ---- What is asked for ----------------------------------------------------------------------- */
+
+static void test_asked(void)
+{
+    const char *h5 = tiny_path("asked.h5"), *store = tiny_path("asked.weights.h5");
+    struct mgpu_convert_options o = {0}, like = {.like = FOLDER "no_bias/first.h5"};
+    struct mgpu_convert_options order = {.by_order = true};
+    CHECK_FAILS(weights_convert(line, FOLDER "towers/model.onnx", h5, &o),
+                "does not tell whether Keras lists 'functional/dense_");
+    CHECK_OK(weights_convert(line, FOLDER "towers/model.onnx", h5, &order));
+    CHECK_FAILS(weights_convert(line, FOLDER "no_bias/model.onnx", h5, &o),
+                "does not tell whether 'sequential/lstm' has a bias");
+    CHECK_OK(weights_convert(line, FOLDER "no_bias/want.onnx", h5, &like));
+    CHECK(weights_differ(h5, like.like, 0) == 0);
+    make_onnx_file(
+        tiny_path("each.onnx"),
+        "producer tf2onnx\ninput x float N 2 2\n"
+        "init sequential_1/time_distributed_1/Cast/ReadVariableOp:0 float 2 2 = normal 1\n"
+        "init sequential_1/dense_1/Cast/ReadVariableOp:0 float 2 2 = normal 1\n"
+        "a = MatMul(x, sequential_1/time_distributed_1/Cast/ReadVariableOp:0)\n"
+        "y = MatMul(a, sequential_1/dense_1/Cast/ReadVariableOp:0)\n"
+        "output y float N 2 2\n");
+    CHECK_FAILS(weights_convert(line, tiny_path("each.onnx"), store, &o),
+                "of which class 'sequential/time_distributed' is");
+    CHECK_OK(weights_convert(line, tiny_path("each.onnx"), h5, &o));
+}
+
+/* Two towers of one shape in a file whose names say nothing. */
+static void test_towers(void)
+{
+    static const char *const layers[] = {"left", "right", NULL};
+    static const struct weights_entry entries[] = {{"left", "left/kernel:0", 2, {2, 2}, 1},
+                                                   {"right", "right/kernel:0", 2, {2, 2}, 5}};
+    const char *model = tiny_path("two.onnx"), *file = tiny_path("two.h5");
+    const struct mgpu_convert_options o = {.model = model, .by_order = true};
+    static const char *const text =
+        "producer tf2onnx\ninput x float N 2\n"
+        "init functional_1/dense_1/Cast/ReadVariableOp:0 float 2 2 = normal 1\n"
+        "init functional_1/dense_1_2/Cast/ReadVariableOp:0 float 2 2 = normal 2\n"
+        "b = MatMul(x, functional_1/dense_1_2/Cast/ReadVariableOp:0)\n"
+        "a = MatMul(%s, functional_1/dense_1/Cast/ReadVariableOp:0)\n"
+        "y = Add(a, b)\noutput y float N 2\n";
+    char made[1024];
+    snprintf(made, sizeof made, text, "x");
+    make_onnx_file(model, made);
+    weights_legacy(file, layers, entries, 2);
+    CHECK_FAILS(weights_convert(line, file, tiny_path("two.out.onnx"), &o),
+                "could be functional/dense_1, functional/dense");
+    snprintf(made, sizeof made, text, "b"); /* one behind the other */
+    make_onnx_file(model, made);
+    CHECK_OK(weights_convert(line, file, tiny_path("two.out.onnx"), &o));
+}
+
+/* A model of one's own class may list its layers in another order than it runs them. */
+static void test_own(void)
+{
+    static const char *const text = "producer tf2onnx\ninput x float N 2\n"
+                                    "init mine_1/%s/Cast/ReadVariableOp:0 float 2 2 = normal 1\n"
+                                    "init mine_1/%s/Cast/ReadVariableOp:0 float 2 2 = normal 2\n"
+                                    "a = MatMul(x, mine_1/%s/Cast/ReadVariableOp:0)\n"
+                                    "y = MatMul(a, mine_1/%s/Cast/ReadVariableOp:0)\n"
+                                    "output y float N 2\n";
+    const char *model = tiny_path("own.onnx"), *h5 = tiny_path("own.h5");
+    const struct mgpu_convert_options o = {0};
+    char made[1024];
+    snprintf(made, sizeof made, text, "dense_1_2", "dense_1", "dense_1_2", "dense_1");
+    make_onnx_file(model, made);
+    CHECK_FAILS(weights_convert(line, model, h5, &o), "does not tell whether Keras lists");
+    snprintf(made, sizeof made, text, "body_1", "head_1", "body_1", "head_1");
+    make_onnx_file(model, made);
+    CHECK_OK(weights_convert(line, model, h5, &o));
+    CHECK_(strstr(told, "'mine' is taken for a model of Keras's own"), "%s", told);
+}
+
+int main(void)
+{
+    tiny_begin();
+    mgpu_set_note(listen, NULL);
+    test_files();
+    test_asked();
+    test_towers();
+    test_own();
+    tiny_end();
+    return test_end();
+}

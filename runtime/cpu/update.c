@@ -169,7 +169,8 @@ static bool run_row(const struct mgpu_launch *l, const struct rule *r, int64_t r
         multiply((const float *)a->data + row, a->dims[1], (const float *)b->data + j, b->dims[1],
                  a->dims[0], g, n);
         finite = finite && mgpu_all_finite(g, MGPU_FLOAT, n * (int64_t)sizeof *g);
-        run_piece(l, r, row * b->dims[1] + j, n, g);
+        if (finite)
+            run_piece(l, r, row * b->dims[1] + j, n, g);
     }
     return finite;
 }

@@ -18,7 +18,8 @@
 #include <stdint.h>
 
 enum mgpu_collective_kind {
-    MGPU_COLLECTIVE_ALL_REDUCE,     /* parts[] summed over the members, in place */
+    MGPU_COLLECTIVE_ALL_REDUCE,     /* parts[] summed over the members, in place; or of each its own
+                                     * slice, if that is all that it needs */
     MGPU_COLLECTIVE_ALL_GATHER,     /* parts[0] of each member, joined in rank order in `out` */
     MGPU_COLLECTIVE_REDUCE_SCATTER, /* parts[0] summed; member i keeps slice i in `out` */
     MGPU_COLLECTIVE_BROADCAST,      /* parts[0] of member `peer`, to parts[0] of all */
@@ -39,6 +40,7 @@ struct mgpu_collective {
     int64_t tag;
     int peer;
     bool contributes; /* false: weight zero */
+    bool slice_only;  /* all-reduce: what is outside mgpu_comm_slice may be left as it is */
     int parts;
     const struct mgpu_part *part;
     /* gather and scatter: `out` holds [outer, sum of member counts / outer]; each member's part is
@@ -47,6 +49,10 @@ struct mgpu_collective {
     int64_t outer;
     atomic_bool *done; /* the event: cleared by start, set when complete */
 };
+
+/* Elements [*begin, *end) of `count` that member `rank` of `size` sums: whole cache lines. */
+void mgpu_comm_slice(int64_t count, enum mgpu_dtype type, int rank, int size, int64_t *begin,
+                     int64_t *end);
 
 struct mgpu_comm;
 

@@ -78,42 +78,46 @@ static struct mgpu_collective *of(const struct group *g, int member)
     return g->current[member];
 }
 
-/* Elements [from, to) of part p, summed over the members in rank order and written to all. */
-#define SUM_SLICE(name, T)                                                                         \
-    static void name(const struct group *g, int p, int64_t from, int64_t to)                       \
+/* Elements [from, to) of part p, at most PIECE, summed over the members in rank order and written
+ * to all that need them. */
+#define SUM_PIECE(name, T)                                                                         \
+    static void name(const struct group *g, int p, int64_t from, int64_t to, int only)             \
     {                                                                                              \
-        T *first = NULL;                                                                           \
+        T sum[PIECE];                                                                              \
+        size_t count = (size_t)(to - from), bytes = count * sizeof *sum;                           \
+        bool first = true;                                                                         \
         for (int m = 0; m < g->size; m++) {                                                        \
-            T *x = of(g, m)->part[p].data;                                                         \
+            const T *x = (const T *)of(g, m)->part[p].data + from;                                 \
             if (!of(g, m)->contributes)                                                            \
                 continue;                                                                          \
-            if (!first)                                                                            \
-                first = x;                                                                         \
+            if (first)                                                                             \
+                memcpy(sum, x, bytes);                                                             \
             else                                                                                   \
-                _Pragma("omp simd") for (int64_t i = from; i < to; i++) first[i] += x[i];          \
+                _Pragma("omp simd") for (size_t i = 0; i < count; i++) sum[i] += x[i];             \
+            first = false;                                                                         \
         }                                                                                          \
-        for (int m = 0; m < g->size; m++) {                                                        \
-            T *x = of(g, m)->part[p].data;                                                         \
-            if (!first)                                                                            \
-                memset(x + from, 0, (size_t)(to - from) * sizeof *x);                              \
-            else if (x != first)                                                                   \
-                memcpy(x + from, first + from, (size_t)(to - from) * sizeof *x);                   \
-        }                                                                                          \
+        if (first)                                                                                 \
+            memset(sum, 0, bytes);                                                                 \
+        for (int m = 0; m < g->size; m++)                                                          \
+            if (only < 0 || m == only)                                                             \
+                memcpy((T *)of(g, m)->part[p].data + from, sum, bytes);                            \
     }
-SUM_SLICE(sum_float, float)
-SUM_SLICE(sum_double, double)
-SUM_SLICE(sum_int, int64_t)
+SUM_PIECE(sum_float, float)
+SUM_PIECE(sum_double, double)
+SUM_PIECE(sum_int, int64_t)
 
-static void sum_slice(const struct group *g, enum mgpu_dtype type, int p, int64_t from, int64_t to)
+/* only: the member that gets the sums; -1: all. */
+static void sum_slice(const struct group *g, enum mgpu_dtype type, int p, int64_t from, int64_t to,
+                      int only)
 {
     for (int64_t end; from < to; from = end) {
         end = to - from < PIECE ? to : from + PIECE;
         if (type == MGPU_FLOAT)
-            sum_float(g, p, from, end);
+            sum_float(g, p, from, end, only);
         else if (type == MGPU_DOUBLE)
-            sum_double(g, p, from, end);
+            sum_double(g, p, from, end, only);
         else
-            sum_int(g, p, from, end);
+            sum_int(g, p, from, end, only);
     }
 }
 
@@ -121,8 +125,9 @@ static void all_reduce(const struct member *m)
 {
     const struct mgpu_collective *op = of(m->group, m->comm.rank);
     for (int p = 0; p < op->parts; p++) {
-        int64_t n = op->part[p].count, size = m->comm.size;
-        sum_slice(m->group, op->type, p, n * m->comm.rank / size, n * (m->comm.rank + 1) / size);
+        int64_t begin, end;
+        mgpu_comm_slice(op->part[p].count, op->type, m->comm.rank, m->comm.size, &begin, &end);
+        sum_slice(m->group, op->type, p, begin, end, op->slice_only ? m->comm.rank : -1);
     }
 }
 
@@ -153,7 +158,7 @@ static void reduce_scatter(const struct member *m)
     size_t size = mgpu_dtype_size(op->type);
     int64_t n = op->part[0].count, from = n * m->comm.rank / m->comm.size;
     int64_t to = n * (m->comm.rank + 1) / m->comm.size;
-    sum_slice(m->group, op->type, 0, from, to);
+    sum_slice(m->group, op->type, 0, from, to, m->comm.rank);
     memcpy(op->out.data, (const char *)op->part[0].data + (size_t)from * size,
            (size_t)(to - from) * size);
 }
@@ -172,7 +177,8 @@ static int collective(struct member *m, struct mgpu_collective *op)
     g->current[m->comm.rank] = op;
     MGPU_TRY(barrier(g));
     for (int k = 0; k < g->size; k++)
-        if (of(g, k)->tag != op->tag || of(g, k)->kind != op->kind || of(g, k)->parts != op->parts)
+        if (of(g, k)->tag != op->tag || of(g, k)->kind != op->kind ||
+            of(g, k)->parts != op->parts || of(g, k)->slice_only != op->slice_only)
             return mgpu_fail(MGPU_EINTERNAL, "ranks %d and %d meet in different operations",
                              m->comm.rank, k);
     pthread_mutex_unlock(&g->lock);

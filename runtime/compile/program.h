@@ -108,8 +108,8 @@ void mgpu_program_bind(struct mgpu_program *program, void *const buffer[MGPU_BUF
  * updates write there, element by element, and once the gradient is summed nobody else reads. */
 bool mgpu_program_may_share(const struct mgpu_program *program);
 
-/* Leaves of the updates of a bound program the elements of part `part`: of `parts` ranks that
- * share. */
+/* Leaves of the updates of a bound program the elements of part `part`, of `parts` ranks that
+ * share, and of the sums of gradients what these need. */
 void mgpu_program_cut(struct mgpu_program *program, int part, int parts);
 
 /* The order checker: MGPU_EINTERNAL naming the first two instructions that touch the same bytes,

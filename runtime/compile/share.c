@@ -4,8 +4,7 @@
 #include "runtime/ops/update.h"
 
 #include <assert.h>
-
-enum { LINE = 64 };
+#include <stdlib.h>
 
 static bool is_update(const struct mgpu_instruction *in)
 {
@@ -74,24 +73,60 @@ bool mgpu_program_may_share(const struct mgpu_program *p)
     return true;
 }
 
+/* Whether operand v of the update of weight w is one element for each of its. */
+static bool is_cut(const struct mgpu_value *v, const struct mgpu_value *w)
+{
+    return v && v->type == w->type && mgpu_value_count(v) == mgpu_value_count(w);
+}
+
 static void cut(struct mgpu_instruction *in, int part, int parts)
 {
-    const struct mgpu_value *w = in->node->input[0];
-    int64_t size = (int64_t)mgpu_dtype_size(w->type), count = mgpu_value_count(w);
-    int64_t line = LINE / size, lines = (count + line - 1) / line;
-    int64_t from = lines * part / parts * line, to = lines * (part + 1) / parts * line;
-    to = to < count ? to : count;
+    const struct mgpu_value *w = in->node->input[MGPU_UPDATE_WEIGHT];
+    int64_t from, to;
+    mgpu_comm_slice(mgpu_value_count(w), w->type, part, parts, &from, &to);
     for (int i = 0; i < in->inputs + in->outputs; i++) {
         struct mgpu_tensor *t = &in->tensor[i];
         const struct mgpu_value *v =
             i < in->inputs ? in->node->input[i] : in->node->output[i - in->inputs];
-        if (!v || v->type != w->type || mgpu_value_count(v) != count)
+        if (!is_cut(v, w))
             continue;
         assert(v->block == 0);
-        t->data = (char *)t->data + from * size;
+        t->data = (char *)t->data + from * (int64_t)mgpu_dtype_size(w->type);
         t->rank = 1;
         t->dims[0] = to - from;
     }
+}
+
+/* Values that some node, be it a view, reads elsewhere than in the part of an update that was cut,
+ * by id. */
+static bool *find_whole(const struct mgpu_program *p)
+{
+    bool *whole = mgpu_xcalloc((size_t)p->graph->value_count, sizeof *whole);
+    for (int i = 0; i < p->graph->output_count; i++)
+        whole[p->graph->outputs[i]->id] = true;
+    for (int k = 0; k < p->graph->node_count; k++) {
+        const struct mgpu_node *n = p->graph->nodes[k];
+        for (int i = 0; i < n->inputs; i++)
+            if (n->input[i] && !(n->op == &mgpu_op_update && i == MGPU_UPDATE_GRADIENT &&
+                                 is_cut(n->input[i], n->input[MGPU_UPDATE_WEIGHT])))
+                whole[n->input[i]->id] = true;
+    }
+    return whole;
+}
+
+/* Sums that nobody needs whole. Updates at the step's end are not among them: gradients are looked
+ * at there before (finite.c). */
+static void cut_sums(struct mgpu_program *p)
+{
+    bool *whole = find_whole(p);
+    for (int k = 0; k < p->instructions; k++) {
+        struct mgpu_instruction *in = &p->instruction[k];
+        bool slice = in->node->op == &mgpu_op_all_reduce;
+        for (int i = 0; i < in->node->outputs; i++)
+            slice = slice && !whole[in->node->output[i]->id];
+        in->collective.slice_only = slice;
+    }
+    free(whole);
 }
 
 void mgpu_program_cut(struct mgpu_program *p, int part, int parts)
@@ -99,4 +134,6 @@ void mgpu_program_cut(struct mgpu_program *p, int part, int parts)
     for (int k = 0; k < p->instructions; k++)
         if (is_update(&p->instruction[k]))
             cut(&p->instruction[k], part, parts);
+    if (p->early)
+        cut_sums(p);
 }

@@ -46,12 +46,18 @@ static const struct mgpu_kernel *const blocked[] = {
 
 static const struct mgpu_kernel *const inexact[] = {mgpu_cpu_winograd, NULL};
 
+static unsigned reordered(const struct mgpu_node *node, const struct mgpu_kernel *kernel,
+                          const void *state)
+{
+    return mgpu_cpu_conv_reordered(node, kernel, state) | mgpu_cpu_product_reordered(kernel);
+}
+
 const struct mgpu_backend mgpu_backend_cpu = {.name = "cpu",
                                               .tables = tables,
                                               .blocked = blocked,
                                               .inexact = inexact,
                                               .blocks = mgpu_cpu_blocks,
-                                              .reordered = mgpu_cpu_conv_reordered};
+                                              .reordered = reordered};
 
 static bool is_float(const struct mgpu_value *value)
 {

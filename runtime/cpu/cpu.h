@@ -35,9 +35,10 @@ extern const struct mgpu_kernel mgpu_cpu_channel_blocks[];
 extern const struct mgpu_kernel mgpu_cpu_conv_few[];
 extern const struct mgpu_kernel mgpu_cpu_winograd[];
 
-/* What mgpu_backend's `reordered` says of convolutions. */
+/* What mgpu_backend's `reordered` says of convolutions, and of products: those that are packed. */
 unsigned mgpu_cpu_conv_reordered(const struct mgpu_node *node, const struct mgpu_kernel *kernel,
                                  const void *state);
+unsigned mgpu_cpu_product_reordered(const struct mgpu_kernel *kernel);
 
 /* Every operand that is there is float, and none is empty. */
 bool mgpu_cpu_all_float(const struct mgpu_node *node);

@@ -1,8 +1,10 @@
-/* Matrix products by the packed kernel of our own (product.h). The matrices of a batch are dealt
- * out among the threads; where there are fewer, all threads do each. */
+/* Matrix products by kernels of our own: the packed one (product.h), whose matrices of a batch are
+ * dealt out among the threads or, where there are fewer, done by all; and one for few rows or steps
+ * (product_few.h). */
 #include "runtime/ops/matmul.h"
 #include "runtime/cpu/cpu.h"
 #include "runtime/cpu/product.h"
+#include "runtime/cpu/product_few.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -129,7 +131,42 @@ static int run(const struct mgpu_launch *l)
     return 0;
 }
 
+static bool accepts_few(const struct mgpu_node *node)
+{
+    if (!mgpu_cpu_all_float(node))
+        return false;
+    struct packed p = sizes(node);
+    return p.batch == 1 && mgpu_product_is_few(p.a, p.b, p.m, p.n, p.k);
+}
+
+static int prepare_few(const struct mgpu_node *node, int threads, bool exact, void **state)
+{
+    (void)exact;
+    struct packed *p = mgpu_xcalloc(1, sizeof *p);
+    *p = sizes(node);
+    p->team = mgpu_cpu_team(threads, p->m * p->n + p->n * p->k);
+    *state = p;
+    return 0;
+}
+
+static int run_few(const struct mgpu_launch *l)
+{
+    const struct packed *p = l->state;
+    struct mgpu_matrix_of a = p->a, b = p->b;
+    a.data = l->in[0].data;
+    b.data = l->in[1].data;
+#pragma omp parallel num_threads(p->team) if (p->team > 1)
+    mgpu_product_few(a, b, p->m, p->n, p->k, l->out[0].data, p->n, omp_get_thread_num(), p->team);
+    return 0;
+}
+
 const struct mgpu_kernel mgpu_cpu_packed[] = {
     {"matmul", "packed", accepts, prepare, free, workspace, run},
+    {"matmul", "few", accepts_few, prepare_few, free, NULL, run_few},
     {NULL, NULL, NULL, NULL, NULL, NULL, NULL},
 };
+
+unsigned mgpu_cpu_product_reordered(const struct mgpu_kernel *kernel)
+{
+    return kernel == &mgpu_cpu_packed[0] ? 3 : 0;
+}

@@ -181,6 +181,14 @@ static const struct mgpu_check products[] = {
     MATMUL("large stack by matrix", DIMS(3, 20, 33), DIMS(33, 18), .transpose_a = false),
     MATMUL("large stack by matrix, transposed", DIMS(3, 33, 20), DIMS(33, 18), .transpose_a = true),
     MATMUL("large matrix by stack", DIMS(20, 33), DIMS(3, 33, 18), .transpose_a = false),
+    MATMUL("few rows, lines along k", DIMS(7, 2100), DIMS(33, 2100), .transpose_b = true),
+    MATMUL("one row, lines along k", DIMS(1, 1029), DIMS(34, 1029), .transpose_b = true),
+    MATMUL("few rows, lines along n", DIMS(5, 38), DIMS(38, 2067), .transpose_a = false),
+    MATMUL("few rows, transposed", DIMS(131, 3), DIMS(131, 517), .transpose_a = true),
+    MATMUL("most of few rows", DIMS(15, 61), DIMS(61, 701), .transpose_a = false),
+    MATMUL("few rows of a stack", DIMS(2, 3, 128), DIMS(131, 128), .transpose_b = true),
+    MATMUL("few steps", DIMS(15, 131), DIMS(15, 517), .transpose_a = true),
+    MATMUL("one step", DIMS(301, 1), DIMS(1, 65), .transpose_a = false),
     {.name = NULL},
 };
 

@@ -1,26 +1,31 @@
 /* The trace of a step: what each node took, and what its kernel lays out otherwise inside. */
 #include "runtime/cpu/blocks.h"
+#include "runtime/cpu/product.h"
 #include "runtime/facade/facade.h"
 #include "tests/support/tiny.h"
 #include "tests/test.h"
 
 #include <json-c/json.h>
 
-static const char *const text = "opset 17\ninput x float N 16 9 9\n"
-                                "init w float 32 16 3 3 = normal 0.1\n"
-                                "c = Conv(x, w) strides=[2, 2]\nr = Relu(c)\n"
-                                "p = GlobalAveragePool(r)\ny = Flatten(p)\noutput y float N 32\n";
+static const char *const images = "opset 17\ninput x float N 16 9 9\n"
+                                  "init w float 32 16 3 3 = normal 0.1\n"
+                                  "c = Conv(x, w) strides=[2, 2]\nr = Relu(c)\n"
+                                  "p = GlobalAveragePool(r)\ny = Flatten(p)\noutput y float N 32\n";
 
-static struct json_object *trace(void)
+static const char *const rows = "opset 17\ninput x float N 16 4 4\n"
+                                "init w float 256 32 = normal 0.1\n"
+                                "f = Flatten(x)\ny = MatMul(f, w)\noutput y float N 32\n";
+
+static struct json_object *trace(const char *text, int64_t batch, int64_t size)
 {
     struct mgpu_options o = MGPU_OPTIONS;
     struct mgpu_trainer *t;
     struct mgpu_step_result step;
     const char *path = tiny_path("trace.json");
-    o.data = tiny_list(tiny_noise("x", 5, 4, (int64_t[]){8, 16, 9, 9}),
-                       tiny_noise("label", 6, 2, (int64_t[]){8, 32}), NULL);
+    o.data = tiny_list(tiny_noise("x", 5, 4, (int64_t[]){2 * batch, 16, size, size}),
+                       tiny_noise("label", 6, 2, (int64_t[]){2 * batch, 32}), NULL);
     o.loss = tiny_list("mse", NULL);
-    o.batch = 4;
+    o.batch = batch;
     o.devices = "cpu:0";
     o.profile = true;
     CHECK_OK(mgpu_trainer_new(&t, tiny_model(text), &o));
@@ -48,10 +53,10 @@ static int reordered(struct json_object *events, const char *op)
     return n;
 }
 
-/* Images lie in blocks, so the kernels want the weight in others; no product does. */
+/* Images lie in blocks, so the kernels want the weight in others. */
 static void test_trace(void)
 {
-    struct json_object *o = trace(), *events = json_object_object_get(o, "traceEvents");
+    struct json_object *o = trace(images, 4, 9), *events = json_object_object_get(o, "traceEvents");
     CHECK(o && events);
     CHECK(reordered(events, "conv") == (mgpu_cpu_block() > 0));
     CHECK(reordered(events, "conv_grad_weight") == (mgpu_cpu_block() > 0));
@@ -59,10 +64,21 @@ static void test_trace(void)
     json_object_put(o);
 }
 
+/* Both operands of large products are packed. */
+static void test_products(void)
+{
+    struct json_object *o = trace(rows, 32, 4);
+    struct json_object *events = json_object_object_get(o, "traceEvents");
+    CHECK(o && events);
+    CHECK(reordered(events, "matmul") == (mgpu_cpu_has_product() ? 2 * 2 : 0)); /* and backward */
+    json_object_put(o);
+}
+
 int main(void)
 {
     tiny_begin();
     test_trace();
+    test_products();
     tiny_end();
     return test_end();
 }

@@ -32,17 +32,17 @@ static int measure(struct mgpu_planner *p, const struct mgpu_rank_device *device
     return mgpu_measure(p->profile, &m);
 }
 
-/* One device with the whole batch; then all at a time, with the whole (branch-wise) and with the
- * parts that replicas take. */
+/* One device with the whole batch; then all at a time, with the whole (if there may be branches)
+ * and with the parts that replicas take. */
 static int measure_all(struct mgpu_planner *p, const struct mgpu_rank_device *device, int count,
-                       const struct mgpu_plan *plan)
+                       const struct mgpu_plan *plan, bool branches)
 {
     int64_t batch = p->options->batch, last = -1;
     MGPU_TRY(measure(p, device, 1, batch, plan, false));
     for (int replicas = 1; count > 1 && replicas <= count; replicas++) {
         int64_t part = (batch + replicas - 1) / replicas;
         if (count % replicas || part == last || (replicas > 1 && p->inseparable) ||
-            (replicas == 1 && plan == p->variant[MGPU_VARIANT_STACKED]))
+            (replicas == 1 && !branches))
             continue;
         MGPU_TRY(measure(p, device, count, part, plan, replicas == count));
         last = part;
@@ -60,9 +60,9 @@ int mgpu_planner_measure(struct mgpu_planner *p)
     if (!p->profile)
         p->profile = mgpu_profile_new();
     const struct mgpu_plan *stacked = p->variant[MGPU_VARIANT_STACKED];
-    int rc = measure_all(p, device, count, p->variant[MGPU_VARIANT_PLAIN]);
+    int rc = measure_all(p, device, count, p->variant[MGPU_VARIANT_PLAIN], true);
     if (rc == 0 && stacked)
-        rc = measure_all(p, device, count, stacked);
+        rc = measure_all(p, device, count, stacked, false);
     rc = mgpu_prefix(rc, "--measure");
     free(device);
     if (rc == 0 && p->options->profile)

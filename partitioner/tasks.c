@@ -249,10 +249,12 @@ static void add_times(const struct build *b, struct mgpu_task *task, const struc
     if (mgpu_is_view(node))
         return;
     for (int k = 0; k < b->topology->kinds; k++) {
-        struct mgpu_device_kind kind = b->topology->kind[k];
-        double beside = time_of(b, &kind, node);
-        kind.busy = task->beside && kind.busy ? 1 : kind.busy;
-        double alone = time_of(b, &kind, node);
+        const struct mgpu_device_kind *kind = &b->topology->kind[k];
+        struct mgpu_device_kind lone = *kind;
+        lone.busy = task->beside && lone.busy ? 1 : lone.busy;
+        double alone = time_of(b, &lone, node);
+        double measured = b->profile ? mgpu_profile_ms(b->profile, kind, node) : -1;
+        double beside = measured >= 0 ? measured : alone;
         task->ms[k] += task->beside ? fmin(alone, beside) : alone;
         if (task->beside)
             task->beside[k] += beside;

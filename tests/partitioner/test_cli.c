@@ -226,6 +226,43 @@ static void test_verify(void)
     unlink(build_path("plan.json"));
 }
 
+/* By how many ranks nodes that see `shape` were measured at a time. */
+static int measured_with(struct json_object *profile, int ranks, const char *shape)
+{
+    struct json_object *nodes, *value;
+    int count = 0;
+    json_object_object_get_ex(profile, "nodes", &nodes);
+    for (size_t i = 0; i < json_object_array_length(nodes); i++) {
+        struct json_object *node = json_object_array_get_idx(nodes, i);
+        json_object_object_get_ex(node, "node", &value);
+        bool fits = strstr(json_object_get_string(value), shape);
+        json_object_object_get_ex(node, "busy", &value);
+        count += fits && json_object_get_int(value) == ranks;
+    }
+    return count;
+}
+
+/* What branches lose to each other is measured where there are no towers to stack, too. */
+static void test_measure(void)
+{
+    make_onnx_file(build_path("one.onnx"), "input a float N 64\n"
+                                           "init W float 64 8 = 0.5\n"
+                                           "y = MatMul(a, W)\n"
+                                           "output y float N 8\n");
+    CHECK_RUN("one.onnx --batch 6 --devices cpu:0,cpu:1 --measure --profile profile.json "
+              "--plan plan.json");
+    struct json_object *profile = json_object_from_file(build_path("profile.json"));
+    CHECK(profile != NULL);
+    if (profile) {
+        int alone = measured_with(profile, 1, "float[6,64]");
+        CHECK(alone > 0 && measured_with(profile, 2, "float[6,64]") == alone);
+        CHECK(measured_with(profile, 2, "float[3,64]") > 0);
+    }
+    json_object_put(profile);
+    unlink(build_path("profile.json"));
+    unlink(build_path("plan.json"));
+}
+
 static int64_t memory_on(const char *devices)
 {
     char arguments[256];
@@ -542,6 +579,7 @@ int main(void)
     test_strategies();
     test_norm_sums();
     test_verify();
+    test_measure();
     test_kinds();
     test_stdout();
     test_pins();

@@ -174,6 +174,15 @@ static void check_profile(void)
     for (int i = 0; i < t->tasks; i++)
         CHECK(t->task[i].ms[0] != 123);
     mgpu_task_graph_free(t);
+    mgpu_profile_set(p, 1, 1, g->nodes[matmul], 456); /* branches; beside others: not measured */
+    topology->kind[0].busy = 3;
+    topology->kind[0].in_turns = true;
+    CHECK_OK(mgpu_tasks_build(&t, g, topology, MGPU_RATE_F32, p));
+    measured = 0;
+    for (int i = 0; i < t->tasks; i++)
+        measured += t->task[i].ms[0] == 456 && t->task[i].beside[0] == 456;
+    CHECK(measured == 2);
+    mgpu_task_graph_free(t);
     mgpu_topology_free(topology);
     mgpu_profile_free(p);
     mgpu_graph_free(g);

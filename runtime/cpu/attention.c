@@ -113,7 +113,7 @@ MGPU_SIMD static float exponentials(float *x, int64_t n, float largest)
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; i++) {
-        float e = mgpu_expf(x[i] - largest);
+        float e = mgpu_exp_negativef(x[i] - largest);
         x[i] = e;
         sum += e;
     }

@@ -66,7 +66,7 @@ MGPU_SIMD static void apply_1(enum mgpu_expr_code code, float *to, const float *
         EACH(MGPU_X_ATANH, atanhf(x));
         EACH(MGPU_X_ERF, mgpu_erff(x));
         EACH(MGPU_X_SIGMOID, mgpu_sigmoidf(x));
-        EACH(MGPU_X_SOFTPLUS, (x > 0 ? x : 0) + log1pf(mgpu_expf(-fabsf(x))));
+        EACH(MGPU_X_SOFTPLUS, (x > 0 ? x : 0) + log1pf(mgpu_exp_negativef(-fabsf(x))));
         EACH(MGPU_X_ISNAN, x != x ? 1 : 0);
         EACH(MGPU_X_ISINF, fabsf(x) == INFINITY ? 1 : 0);
     default: /* stop */

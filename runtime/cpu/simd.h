@@ -76,21 +76,35 @@ MGPU_INLINE uint32_t mgpu_to_bits(float x)
     return bits;
 }
 
-/* 2^n exp(r) with x = n ln 2 + r and a polynomial for exp(r), fitted in relative error (3e-9 before
- * rounding); at most 2 units in the last place from the true value. Adding 1.5 * 2^23 rounds to an
- * integer, which then is the low bits; 2^n comes in two factors, as it may be no float itself. */
-MGPU_INLINE float mgpu_expf(float x)
+/* exp(x) is 2^n p: x = n ln 2 + r, and p a polynomial for exp(r), fitted in relative error (3e-9
+ * before rounding); at most 2 units in the last place from the true value. Adding 1.5 * 2^23 rounds
+ * to an integer, which then is the low bits. */
+MGPU_INLINE float mgpu_exp_parts(float x, uint32_t *n)
 {
-    x = x > 89 ? 89 : x; /* NaN stays */
-    x = x < -104 ? -104 : x;
-    float shifted = x * 1.442695041f + 12582912.0f, n = shifted - 12582912.0f;
-    float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    float shifted = x * 1.442695041f + 12582912.0f, whole = shifted - 12582912.0f;
+    float r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
     float p = 1.381461039e-3f * r + 8.368711137e-3f;
     p = ((p * r + 4.166838749e-2f) * r + 1.666652068e-1f) * r + 4.999999345e-1f;
-    uint32_t power = mgpu_to_bits(shifted) - mgpu_to_bits(12582912.0f);
-    uint32_t half = (uint32_t)((int32_t)power >> 1);
-    p = (p * r * r + r) + 1;
-    return p * mgpu_from_bits((half + 127) << 23) * mgpu_from_bits((power - half + 127) << 23);
+    *n = mgpu_to_bits(shifted) - mgpu_to_bits(12582912.0f);
+    return (p * r * r + r) + 1;
+}
+
+/* 2^n comes in two factors, as it may be no float itself. */
+MGPU_INLINE float mgpu_expf(float x)
+{
+    uint32_t n;
+    x = x > 89 ? 89 : x; /* NaN stays */
+    float p = mgpu_exp_parts(x < -104 ? -104 : x, &n);
+    uint32_t half = (uint32_t)((int32_t)n >> 1);
+    return p * mgpu_from_bits((half + 127) << 23) * mgpu_from_bits((n - half + 127) << 23);
+}
+
+/* The same of an x that is not positive, for less: one of the factors is always 2^-24. */
+MGPU_INLINE float mgpu_exp_negativef(float x)
+{
+    uint32_t n;
+    float p = mgpu_exp_parts(x < -104 ? -104 : x, &n);
+    return p * mgpu_from_bits((n + 24 + 127) << 23) * 5.9604644775390625e-8f;
 }
 
 /* x P(x^2) / Q(x^2), fitted in relative error (2e-8 before rounding); at most 6 units in the last
@@ -130,7 +144,7 @@ MGPU_INLINE float mgpu_erff(float x)
 /* 1/(1+exp(-x)) without overflow. */
 MGPU_INLINE float mgpu_sigmoidf(float x)
 {
-    float e = mgpu_expf(-fabsf(x));
+    float e = mgpu_exp_negativef(-fabsf(x));
     return (x >= 0 ? 1 : e) / (1 + e);
 }
 

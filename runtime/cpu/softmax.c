@@ -39,7 +39,7 @@ MGPU_SIMD float mgpu_cpu_exp_sum(const float *x, int64_t n, float *most_of)
     float most = largest(x, n), sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; i++)
-        sum += mgpu_expf(x[i] - most);
+        sum += mgpu_exp_negativef(x[i] - most);
     *most_of = most;
     return sum;
 }
@@ -50,7 +50,7 @@ MGPU_SIMD void mgpu_cpu_softmax_row(float *y, const float *x, int64_t n, float s
     float most = largest(x, n), sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; i++) {
-        float e = mgpu_expf(x[i] - most);
+        float e = mgpu_exp_negativef(x[i] - most);
         y[i] = e;
         sum += e;
     }
@@ -111,7 +111,7 @@ MGPU_SIMD void mgpu_cpu_exp_sum_lanes(const float *x, int64_t n, int64_t step, i
     for (int64_t i = 0; i < n; i++)
 #pragma GCC ivdep
         for (int64_t j = 0; j < width; j++)
-            sum[j] += mgpu_expf(x[i * step + j] - most[j]);
+            sum[j] += mgpu_exp_negativef(x[i * step + j] - most[j]);
 }
 
 MGPU_SIMD void mgpu_cpu_softmax_lanes(float *y, const float *x, int64_t n, int64_t step,
@@ -124,7 +124,7 @@ MGPU_SIMD void mgpu_cpu_softmax_lanes(float *y, const float *x, int64_t n, int64
     for (int64_t i = 0; i < n; i++)
 #pragma GCC ivdep
         for (int64_t j = 0; j < width; j++)
-            y[i * step + j] = mgpu_expf(x[i * step + j] - most[j]) * factor[j];
+            y[i * step + j] = mgpu_exp_negativef(x[i * step + j] - most[j]) * factor[j];
 }
 
 MGPU_SIMD static void log_softmax_lanes(float *y, const float *x, int64_t n, int64_t step,

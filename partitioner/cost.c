@@ -121,7 +121,6 @@ double mgpu_cost_ms(const struct mgpu_device_kind *kind, const struct mgpu_node 
         return 0;
     struct mgpu_cost c = node->op->cost(node);
     bool matrix = is_matrix(mgpu_class_of(node->op));
-    double bytes = rate == MGPU_RATE_HALF ? c.bytes / 2 : c.bytes;
     enum mgpu_rate own = matrix || rate == MGPU_RATE_F64 ? rate : MGPU_RATE_F32;
-    return mgpu_roofline_ms(kind, own, c.flops, bytes, steps_of(node));
+    return mgpu_roofline_ms(kind, own, c.flops, c.bytes, steps_of(node));
 }

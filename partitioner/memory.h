@@ -28,10 +28,10 @@ struct mgpu_memory mgpu_memory_of_tasks(const struct mgpu_task_graph *tasks, con
                                         const int *owner, int device);
 
 /* About what a process on CPUs that runs a plan grows by: `buffers` of all ranks, `samples` of
- * a batch as they are read, the model's file; beside that some MiB for code of libraries, threads
- * and kernels, and a share for what allocators lose. The same for the same plan: it is in the
- * plan's file. */
-int64_t mgpu_memory_resident(int64_t buffers, int64_t samples, int64_t file);
+ * a batch as they are read, the model's file, the `tasks` of all ranks; beside that some MiB for
+ * code of libraries, threads and kernels, and a share for what allocators lose. The same for the
+ * same plan: it is in the plan's file. */
+int64_t mgpu_memory_resident(int64_t buffers, int64_t samples, int64_t file, int64_t tasks);
 
 /* What a process on a GPU needs beside that: the driver's context and NCCL's buffers, and a share
  * for what allocators lose. 0 for CPU kinds. */

@@ -59,6 +59,18 @@ static int settle_weights(struct mgpu_planner *p)
                            name, p->label[0]);
 }
 
+static int check_types(const struct mgpu_planner *p)
+{
+    const struct mgpu_topology *t = p->planned->topology;
+    for (int i = 0; p->rate == MGPU_RATE_HALF && i < t->devices; i++)
+        if (t->kind[t->device[i].kind].threads)
+            return mgpu_fail(MGPU_EUNSUPPORTED,
+                             "--precision %s: the kernels of %s compute in float32 and float64; "
+                             "plan for GPUs, or leave --precision out",
+                             p->options->precision, p->label[i]);
+    return 0;
+}
+
 static int settle_devices(struct mgpu_planner *p)
 {
     const struct mgpu_planner_options *o = p->options;
@@ -67,6 +79,7 @@ static int settle_devices(struct mgpu_planner *p)
     for (int i = 0; o->memory && i < t->devices; i++)
         t->device[i].memory = o->memory;
     label_devices(p);
+    MGPU_TRY(check_types(p));
     return settle_weights(p);
 }
 

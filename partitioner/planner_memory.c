@@ -49,6 +49,13 @@ int mgpu_planner_memory(void *context, const struct mgpu_candidate *c, int64_t *
     return rc;
 }
 
+/* A place goes through the whole step's tasks, and keeps its part of them. */
+static int64_t kept_tasks(const struct mgpu_candidate *c)
+{
+    int64_t all = c->graph->tasks;
+    return c->replicas * (all + (c->ranks - 1) * all / 4);
+}
+
 int64_t mgpu_planner_resident(const struct mgpu_planner *p, const struct mgpu_candidate *c)
 {
     int64_t buffers = 0;
@@ -58,5 +65,6 @@ int64_t mgpu_planner_resident(const struct mgpu_planner *p, const struct mgpu_ca
         return 0;
     for (int d = 0; d < p->planned->topology->devices; d++)
         buffers += c->memory[d];
-    return mgpu_memory_resident(buffers, c->replicas * c->graph->input_bytes, file.st_size);
+    return mgpu_memory_resident(buffers, c->replicas * c->graph->input_bytes, file.st_size,
+                                kept_tasks(c));
 }

@@ -210,11 +210,10 @@ struct mgpu_program *mgpu_find_program(const struct mgpu_trainer *t, enum mgpu_m
     return NULL;
 }
 
-/* As it is computed: in the types of --precision. */
-static int build_typed(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_mode mode,
-                       int64_t batch)
+int mgpu_build_typed(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_mode mode,
+                     int64_t batch, const struct mgpu_plan *plan)
 {
-    MGPU_TRY(mgpu_build_graph(out, t, mode, batch, t->plan));
+    MGPU_TRY(mgpu_build_graph(out, t, mode, batch, plan));
     int rc = t->half ? mgpu_prefix(mgpu_use_half(*out, t->half), "%s", t->path) : 0;
     if (rc < 0) {
         mgpu_graph_free(*out);
@@ -264,7 +263,7 @@ static int compile_batch(struct mgpu_trainer *t, enum mgpu_mode mode, int64_t ba
     for (int r = 0; r < ranks && rc == 0; r++) {
         if (!needs[r])
             continue;
-        rc = build_typed(&job.graph[r], t, mode, batch);
+        rc = mgpu_build_typed(&job.graph[r], t, mode, batch, t->plan);
         if (rc == 0)
             rc = mgpu_prefix(mgpu_plan_apply(job.graph[r], t->plan, r, pieces, &job.applied[r]),
                              "%s", t->path);
@@ -387,7 +386,7 @@ static int check_whole(struct mgpu_trainer *t, enum mgpu_mode mode)
     struct mgpu_applied applied;
     if (t->plan->replicas == 1 && t->pieces == 1)
         return 0;
-    MGPU_TRY(build_typed(&g, t, mode, t->batch > 1 ? t->batch : 2));
+    MGPU_TRY(mgpu_build_typed(&g, t, mode, t->batch > 1 ? t->batch : 2, t->plan));
     int rc = mgpu_prefix(
         mgpu_plan_apply(g, t->plan, 0, mode == MGPU_MODE_TRAIN ? t->pieces : 1, &applied), "%s",
         t->path);

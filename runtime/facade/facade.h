@@ -244,6 +244,9 @@ const char *mgpu_plan_device_list(struct mgpu_trainer *t);
 /* The graph of a mode at a local batch, with the plan's rewrites (NULL: none) and no more of it. */
 int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_mode mode,
                      int64_t batch, const struct mgpu_plan *plan);
+/* The same in the types of --precision. */
+int mgpu_build_typed(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_mode mode,
+                     int64_t batch, const struct mgpu_plan *plan);
 /* Whether updates take gradients within backward, which are gone then (graph->updates_early). */
 bool mgpu_updates_early(const struct mgpu_trainer *t);
 /* Adds to the plan what stacks the model's equal towers. */

@@ -86,7 +86,6 @@ int mgpu_trainer_planning(struct mgpu_trainer **out, const char *model,
     t->arena = mgpu_arena_new();
     t->options = *options;
     t->options.batch = options->batch > 0 ? options->batch : 32;
-    t->options.precision = options->precision && !strcmp(options->precision, "f64") ? "f64" : "f32";
     t->path = mgpu_arena_string(t->arena, model);
     t->planning = true;
     t->pieces = 1;
@@ -101,7 +100,7 @@ int mgpu_trainer_planning(struct mgpu_trainer **out, const char *model,
 static int build(struct mgpu_graph **out, void *context, int64_t batch,
                  const struct mgpu_plan *plan)
 {
-    return mgpu_build_graph(out, context, MGPU_MODE_TRAIN, batch, plan);
+    return mgpu_build_typed(out, context, MGPU_MODE_TRAIN, batch, plan);
 }
 
 static int towers(struct mgpu_plan *plan, void *context, int64_t batch)

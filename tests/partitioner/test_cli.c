@@ -263,6 +263,38 @@ static void test_measure(void)
     unlink(build_path("plan.json"));
 }
 
+/* Bytes follow the types: activations of half types take half as much, weights as much as ever. */
+static void test_precision(void)
+{
+    static const char *const precision[] = {"f32", "bf16", "f16"};
+    int64_t bytes[3], moved[3];
+    make_onnx_file(build_path("wide.onnx"), "input a float N 64\n"
+                                            "init V float 64 64 = normal 0.1\n"
+                                            "init W float 64 64 = normal 0.1\n"
+                                            "p = MatMul(a, V)\n"
+                                            "q = Relu(p)\n"
+                                            "y = MatMul(q, W)\n"
+                                            "output y float N 64\n");
+    for (int i = 0; i < 3; i++) {
+        char arguments[256];
+        snprintf(arguments, sizeof arguments,
+                 "wide.onnx --devices 2xh100-nvlink --batch 4096 --strategy branch "
+                 "--pin q=cuda:0 --pin y=cuda:1 --precision %s --plan plan.json",
+                 precision[i]);
+        CHECK_RUN(arguments);
+        struct mgpu_plan_file *p = read_plan("plan.json");
+        bytes[i] = p ? p->predicted.memory_bytes[0] : 0;
+        moved[i] = p ? p->predicted.bytes_moved : 0;
+        mgpu_plan_file_free(p);
+    }
+    CHECK_(bytes[1] < bytes[0] && bytes[1] > bytes[0] / 2 && bytes[2] == bytes[1],
+           "%lld, %lld, %lld bytes", (long long)bytes[0], (long long)bytes[1], (long long)bytes[2]);
+    CHECK_(moved[1] == moved[0] / 2 && moved[2] == moved[1], "%lld, %lld moved",
+           (long long)moved[0], (long long)moved[1]);
+    unlink(build_path("plan.json"));
+    CHECK_REFUSED(TWO "--precision bf16", 1, "the kernels of cpu:0 compute in float32");
+}
+
 static int64_t memory_on(const char *devices)
 {
     char arguments[256];
@@ -580,6 +612,7 @@ int main(void)
     test_norm_sums();
     test_verify();
     test_measure();
+    test_precision();
     test_kinds();
     test_stdout();
     test_pins();

@@ -108,11 +108,20 @@ static void check_overhead(void)
     CHECK(mgpu_memory_overhead(&gpu, 100000, 8) == ((int64_t)768 << 20) + 6000);
 }
 
+/* What ranks keep of their tasks is in it: graphs of many small nodes are mostly that. */
+static void check_resident(void)
+{
+    int64_t few = mgpu_memory_resident(1 << 20, 1 << 10, 1 << 20, 10);
+    int64_t many = mgpu_memory_resident(1 << 20, 1 << 10, 1 << 20, 12000);
+    CHECK(few > (INT64_C(14) << 20) && many - few > (INT64_C(90) << 20));
+}
+
 int main(void)
 {
     check_compiled();
     check_never_under();
     check_places();
     check_overhead();
+    check_resident();
     return test_end();
 }

@@ -151,9 +151,9 @@ void mgpu_update_early(struct mgpu_graph *g)
 
 /* ---- Large gradients ------------------------------------------------------------------------- */
 
-/* A gradient so much larger than its factors, those of a dense layer of few samples, and as large
- * as this (bytes), is not worth being stored. */
-enum { TIMES = 16, LEAST = 1 << 20 };
+/* The gradient of a dense layer of few samples, so much larger than its factors and as large as
+ * this (bytes), is not worth being stored: to compute it takes no longer than to write it. */
+enum { FEW = 16, TIMES = 16, LEAST = 1 << 20 };
 
 /* The product a^T b that is the update's gradient, and nothing else; NULL: it is not, or small. */
 static const struct mgpu_node *large_product(const struct mgpu_node *update,
@@ -168,7 +168,7 @@ static const struct mgpu_node *large_product(const struct mgpu_node *update,
     const struct mgpu_value *a = node->input[0], *b = node->input[1];
     bool plain = attrs->transpose_a && !attrs->transpose_b && !attrs->relu && a->type == g->type &&
                  b->type == g->type;
-    bool large = mgpu_value_bytes(g) >= LEAST &&
+    bool large = a->dims[0].value <= FEW && mgpu_value_bytes(g) >= LEAST &&
                  mgpu_value_bytes(g) / TIMES > mgpu_value_bytes(a) + mgpu_value_bytes(b);
     return plain && large ? node : NULL;
 }

@@ -242,9 +242,10 @@ static void check_reorder(void)
 
 /* ---- Operators ------------------------------------------------------------------------------- */
 
-/* What cuDNN runs alone, and what needs several ranks. */
+/* What cuDNN runs alone, what only CPUs run (early.h), and what needs several ranks. */
 static const char *const without[] = {
-    "rnn", "rnn_grad", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv",
+    "rnn",       "rnn_grad", "product_update", "all_reduce", "all_gather", "reduce_scatter",
+    "broadcast", "send",     "recv",
 };
 
 static bool listed(const char *name)

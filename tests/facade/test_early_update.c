@@ -31,7 +31,7 @@ static const struct tiny_weight image_weights[] = {{"k", 144},   {"kb", 8},   {"
                                                    {"shift", 8}, {"w", 432},  {"b", 6},
                                                    {"t", 36},    {"mean", 8}, {"var", 8}};
 
-static const char *const optimizers[] = {"sgd,lr=0.05", "sgd,lr=0.05,momentum=0.9,nesterov",
+static const char *const optimizers[] = {"sgd,lr=0.01", "sgd,lr=0.002,momentum=0.9,nesterov",
                                          "adam,lr=0.01", "adamw,lr=0.01,weight_decay=0.1",
                                          "lamb,lr=0.01"};
 

@@ -38,7 +38,7 @@ enum mgpu_target {
 int mgpu_target_of(enum mgpu_target *out, const char *path, const char *to);
 
 struct mgpu_model_write_options {
-    bool as_exported; /* ONNX: leave training-form nodes as they are */
+    bool as_exported; /* ONNX: leave training-form nodes and device annotations as they are */
     bool onnx_names;  /* initializers' names and layouts, not the framework's */
     bool by_order;    /* take the graph's order for the order of Keras's layers, where that is not
                        * certain */

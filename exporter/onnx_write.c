@@ -192,6 +192,24 @@ static int rewire(struct writer *w, const struct mgpu_onnx_rewire *r)
     return 0;
 }
 
+/* What is saved is one model for any devices: it does not tell which its nodes were trained on. */
+static void drop_devices(struct writer *w)
+{
+    int nodes = 0;
+    for (size_t i = 0; i < w->copy.twin_count; i++) {
+        ProtobufCMessage *copy = w->copy.twins[i].copy;
+        if (copy->descriptor != &onnx__node_proto__descriptor)
+            continue;
+        Onnx__NodeProto *node = (Onnx__NodeProto *)copy;
+        nodes += node->n_device_configurations > 0;
+        node->n_device_configurations = 0;
+    }
+    w->copy.model->n_configuration = 0;
+    if (nodes)
+        mgpu_note("the saved model does not name the devices of its %d nodes (--as-exported does)",
+                  nodes);
+}
+
 static int apply(struct writer *w, const struct mgpu_onnx_patch *patches, int count,
                  const struct mgpu_onnx_write_options *o)
 {
@@ -203,8 +221,10 @@ static int apply(struct writer *w, const struct mgpu_onnx_patch *patches, int co
                              o->additions[i].name));
     for (int i = 0; i < o->rewire_count; i++)
         MGPU_TRY(mgpu_prefix(rewire(w, &o->rewires[i]), "node '%s'", o->rewires[i].node));
-    if (!o->as_exported)
+    if (!o->as_exported) {
         mgpu_onnx_inference_form(w->copy.model, w->copy.arena);
+        drop_devices(w);
+    }
     if (o->edit)
         MGPU_TRY(o->edit(o->context, &w->copy));
     return mgpu_onnx_check(w->copy.model, w->file->folder);

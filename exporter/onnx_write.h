@@ -35,7 +35,7 @@ struct mgpu_onnx_rewire {
 };
 
 struct mgpu_onnx_write_options {
-    bool as_exported; /* leave training-form nodes as they are (see onnx_inference.h) */
+    bool as_exported; /* leave training-form nodes (onnx_inference.h) and device annotations */
     const struct mgpu_onnx_addition *additions;
     int addition_count;
     const struct mgpu_onnx_rewire *rewires;

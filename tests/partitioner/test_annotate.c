@@ -1,6 +1,7 @@
 /* Plans as ONNX multi-device annotations: there and back for one device, branches, data parallelism
  * and both; nothing else of the file changes; wrong annotations are refused by name. */
 #include "partitioner/annotate.h"
+#include "exporter/onnx_write.h"
 #include "partitioner/outline.h"
 #include "runtime/facade/facade.h"
 #include "tests/onnx_build.h"
@@ -166,6 +167,29 @@ static void test_twice(const struct world *w)
     mgpu_onnx_free(again);
 }
 
+/* What is saved after training names no devices, unless it is to be as it came. */
+static void test_saved(const struct world *w)
+{
+    struct mgpu_plan_file *plan = make_plan(w, 2, 1, 2);
+    CHECK_OK(mgpu_annotate(w->t->file, plan, w->g, build_path("a.onnx")));
+    for (int as_exported = 0; as_exported < 2; as_exported++) {
+        const struct mgpu_onnx_write_options o = {.as_exported = as_exported};
+        struct mgpu_onnx_file *file = NULL, *saved = NULL;
+        CHECK_OK(mgpu_onnx_read(&file, build_path("a.onnx")));
+        if (file)
+            CHECK_OK(mgpu_onnx_write(file, build_path("d.onnx"), NULL, 0, &o));
+        CHECK_OK(mgpu_onnx_read(&saved, build_path("d.onnx")));
+        int named = 0;
+        for (size_t i = 0; saved && i < saved->proto->graph->n_node; i++)
+            named += saved->proto->graph->node[i]->n_device_configurations > 0;
+        CHECK(saved && saved->proto->n_configuration == (size_t)as_exported);
+        CHECK(as_exported ? named > 0 : !named);
+        mgpu_onnx_free(file);
+        mgpu_onnx_free(saved);
+    }
+    mgpu_plan_file_free(plan);
+}
+
 /* ---- Wrong annotations ----------------------------------------------------------------------- */
 
 static Onnx__ShardingSpecProto *spec_of(const struct mgpu_onnx_file *file, const char *node)
@@ -223,6 +247,7 @@ int main(void)
         test_round_trip(&w, 6, 2, 3, "hybrid");
         test_specs(&w);
         test_twice(&w);
+        test_saved(&w);
         test_wrong(&w);
     }
     close_world(&w);

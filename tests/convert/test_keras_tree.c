@@ -246,6 +246,23 @@ static void test_reasons(void)
     CHECK_FAILS(weights_convert(line, legacy, back, &into), "mgpu-train --add-bias");
 }
 
+/* A slope that height and width share: Keras's [1,1,C] is the exporter's. */
+static void test_slope(void)
+{
+    const struct mgpu_convert_options none = {0};
+    make_onnx_file(model, "producer tf2onnx\ninput x float N 3 3 2\n"
+                          "init model/p_re_lu/Neg:0 float 1 1 2 = -1 -2\n"
+                          "a = Neg(x)\nb = Relu(a)\n"
+                          "c = Mul(b, model/p_re_lu/Neg:0)\nd = Relu(x)\n"
+                          "y = Add(c, d)\noutput y float N 3 3 2\n");
+    CHECK_OK(weights_convert(line, model, legacy, &none));
+    CHECK(weights_hold(legacy, "p_re_lu/alpha:0", "[1,1,2]", (const double[]){1, 2}));
+    check_back(legacy);
+    CHECK_OK(weights_convert(line, model, store, &none));
+    CHECK(weights_hold(store, "/layers/p_re_lu/vars/0", "[1,1,2]", (const double[]){1, 2}));
+    check_back(store);
+}
+
 /* ---- Two halves of a bias -------------------------------------------------------------------- */
 
 /* Gates of ONNX: i o f c. One unit, so that each number is a gate's. */
@@ -321,6 +338,7 @@ int main(void)
     test_folded();
     test_reasons();
     test_merged();
+    test_slope();
     test_halves();
     tiny_end();
     return test_end();

@@ -20,10 +20,7 @@ static int ask(int rc)
     if (rc >= 0)
         return 0;
     snprintf(what, sizeof what, "%s", mgpu_error());
-    return mgpu_fail(rc,
-                     "%s: give --like FILE, a Keras file of the same model, or take the graph's "
-                     "order with --by-order",
-                     what);
+    return mgpu_fail(rc, "%s: give --like FILE, a Keras file of the same model", what);
 }
 
 static bool has_statistics(const struct mgpu_keras_tree *t, int object)
@@ -46,7 +43,7 @@ static int check_inside(const struct mgpu_keras_tree *t)
                              "'%s' is a model or layer with others inside, whose order the graph "
                              "does not tell",
                              t->object[i].name);
-        MGPU_TRY(mgpu_keras_tree_order(t, i, false));
+        MGPU_TRY(mgpu_keras_tree_order(t, i, MGPU_KERAS_ALL));
         if (t->object[i].parent < 0 && has_statistics(t, i))
             return mgpu_fail(MGPU_EINVALID,
                              "'%s' is a model inside, whose weights stand in an order that depends "
@@ -81,24 +78,40 @@ static int check_bias(const struct mgpu_variables *v)
     return 0;
 }
 
+/* In the order of the graph, Keras refuses what it lists otherwise, by the shapes: but for layers
+ * that look alike, which it would take for one another. */
+static int check_order(const struct mgpu_keras_tree *t, int parent, enum mgpu_keras_pairs pairs,
+                       bool by_order)
+{
+    char what[1024];
+    int rc = mgpu_keras_tree_order(t, parent, pairs);
+    if (rc == 0 || !by_order)
+        return ask(rc);
+    snprintf(what, sizeof what, "%s", mgpu_error());
+    MGPU_TRY(ask(mgpu_keras_tree_order(t, parent, pairs | MGPU_KERAS_ALIKE)));
+    mgpu_note("%s: it is written in the graph's order, and Keras refuses the file if that is not "
+              "its own",
+              what);
+    return 0;
+}
+
 static int check_legacy(const struct mgpu_keras_tree *t, bool by_order)
 {
-    if (by_order)
-        return 0;
     MGPU_TRY(ask(mgpu_keras_tree_variables(t)));
     MGPU_TRY(ask(check_inside(t)));
     tell_inside(t);
-    return ask(mgpu_keras_tree_order(t, -1, false));
+    return check_order(t, -1, MGPU_KERAS_ALL, by_order);
 }
 
 static int check_store(const struct mgpu_keras_tree *t, bool by_order, bool state)
 {
+    enum mgpu_keras_pairs pairs = state ? MGPU_KERAS_ALL : MGPU_KERAS_OF_CLASS;
     MGPU_TRY(mgpu_keras_tree_classes(t));
-    int rc = by_order ? 0 : mgpu_keras_tree_order(t, -1, !state);
-    for (int i = 0; i < t->count && rc == 0 && !by_order; i++)
+    MGPU_TRY(check_order(t, -1, pairs, by_order));
+    for (int i = 0; i < t->count; i++)
         if (t->object[i].holds)
-            rc = mgpu_keras_tree_order(t, i, !state);
-    return ask(rc);
+            MGPU_TRY(check_order(t, i, pairs, by_order));
+    return 0;
 }
 
 /* Keras has the normalisation and the weights as they were before: neither can be had back. */
@@ -188,11 +201,11 @@ int mgpu_framework_keras(struct mgpu_framework_arrays *a, enum mgpu_target targe
     bool keras = a->variables->model->producer == MGPU_PRODUCER_TENSORFLOW;
     MGPU_TRY(keras ? check_folded(a->variables) : 0);
     MGPU_TRY(store ? check_store(t, by_order, state) : check_legacy(t, by_order));
-    MGPU_TRY(keras && !by_order ? ask(check_bias(a->variables)) : 0);
-    if (keras)
+    MGPU_TRY(keras ? ask(check_bias(a->variables)) : 0);
+    if (keras) {
         tell_slash(t);
-    if (keras && !by_order)
         tell_own(t);
+    }
     if (store)
         list_store(a, t);
     else

@@ -14,8 +14,9 @@ const char *mgpu_framework_name(const struct mgpu_framework_arrays *arrays, int 
                                 size_t root);
 
 /* framework_keras.c: all variables, for one of the two HDF5 layouts. MGPU_EINVALID where the graph
- * does not tell what the layout needs; `by_order`: its order is Keras's. With an optimizer's
- * `state` the order of all layers is needed, not only of those of a class. */
+ * does not tell what the layout needs; `by_order`: its order is Keras's, but of layers that look
+ * alike. With an optimizer's `state` the order of all layers is needed, not only of those of a
+ * class. */
 int mgpu_framework_keras(struct mgpu_framework_arrays *arrays, enum mgpu_target target,
                          bool by_order, bool state);
 

@@ -173,15 +173,50 @@ static bool made_later(const struct mgpu_keras_object *a, const struct mgpu_kera
            strlen(a->class_name) == n && i > k;
 }
 
+static bool is_in(const struct mgpu_keras_tree *t, int variable, int object)
+{
+    int i = t->of[t->variables->variable[variable].layer];
+    while (i >= 0 && i != object)
+        i = t->object[i].parent;
+    return i >= 0;
+}
+
+/* The object's first variable from `from` on; the count of all: there is none. */
+static int next_in(const struct mgpu_keras_tree *t, int from, int object)
+{
+    while (from < t->variables->count && !is_in(t, from, object))
+        from++;
+    return from;
+}
+
+static bool are_alike(const struct mgpu_keras_tree *t, int a, int b)
+{
+    const struct mgpu_variables *v = t->variables;
+    int i = next_in(t, 0, a), k = next_in(t, 0, b);
+    for (; i < v->count && k < v->count; i = next_in(t, i + 1, a), k = next_in(t, k + 1, b)) {
+        const struct mgpu_variable *x = &v->variable[i], *y = &v->variable[k];
+        if (x->rank != y->rank || memcmp(x->dims, y->dims, (size_t)x->rank * sizeof *x->dims))
+            return false;
+    }
+    return i == k;
+}
+
+static bool is_pair(const struct mgpu_keras_tree *t, int a, int b, enum mgpu_keras_pairs pairs)
+{
+    const struct mgpu_keras_object *x = &t->object[a], *y = &t->object[b];
+    return x->parent == y->parent &&
+           (!(pairs & MGPU_KERAS_OF_CLASS) || !strcmp(x->class_name, y->class_name)) &&
+           (!(pairs & MGPU_KERAS_ALIKE) || are_alike(t, a, b));
+}
+
 /* Keras lists an object behind those that feed it; of others the graph does not tell. */
-int mgpu_keras_tree_order(const struct mgpu_keras_tree *t, int parent, bool of_class)
+int mgpu_keras_tree_order(const struct mgpu_keras_tree *t, int parent, enum mgpu_keras_pairs pairs)
 {
     for (int b = 1; b < t->count; b++) {
         int a = b - 1;
         if (t->object[b].parent != parent)
             continue;
-        while (a >= 0 && (t->object[a].parent != parent ||
-                          (of_class && strcmp(t->object[a].class_name, t->object[b].class_name))))
+        while (a >= 0 && !is_pair(t, a, b, pairs))
             a--;
         if (a < 0 ||
             (mgpu_variable_layer_before(t->variables, t->object[a].first, t->object[b].last) &&

@@ -37,9 +37,17 @@ int mgpu_keras_tree_top(const struct mgpu_keras_tree *tree, int layer);
 /* "layers/functional_1/layers/dense/vars": where a Keras 3 store has the layer's variables. */
 const char *mgpu_keras_tree_group(const struct mgpu_keras_tree *tree, int layer);
 
-/* MGPU_EINVALID where the graph does not tell the order of two objects of one parent, or, with
- * `of_class`, of two that are of the same class, too. `parent`: -1 is the model. */
-int mgpu_keras_tree_order(const struct mgpu_keras_tree *tree, int parent, bool of_class);
+enum mgpu_keras_pairs { /* of objects */
+                        MGPU_KERAS_ALL,
+                        MGPU_KERAS_OF_CLASS = 1, /* both of the same class */
+                        MGPU_KERAS_ALIKE =
+                            2 /* both with the same shapes, so that Keras takes one for the other */
+};
+
+/* MGPU_EINVALID where the graph does not tell the order of two objects of one parent that are such
+ * a pair. `parent`: -1 is the model. */
+int mgpu_keras_tree_order(const struct mgpu_keras_tree *tree, int parent,
+                          enum mgpu_keras_pairs pairs);
 
 /* MGPU_EINVALID where it is not known what a variable of a layer is there. */
 int mgpu_keras_tree_variables(const struct mgpu_keras_tree *tree);

@@ -325,6 +325,7 @@ int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,
         m->matched += m->variable[i] >= 0;
     bool any = m->matched > 0, fine = any;
     find_missing(m, &missing);
+    fine &= !m->rivals || !missing; /* of neither model a part is taken */
     find_left(m, file, &left);
     m->total = m->matched + shapes + (missing > left ? missing : left);
     for (int i = 0; i < m->faults; i++)

@@ -133,6 +133,13 @@ static const char *in_quotes(const struct naming *n, const char *path)
     return mgpu_arena_format(n->m->arena, "'%.*s'", (int)first_part(path) - 1, path);
 }
 
+/* In the model whose name `path` begins with, or a parameter of it itself. */
+static bool is_of(const struct mgpu_file_layer *l, const char *path)
+{
+    size_t n = first_part(path) - 1;
+    return !strncmp(l->path, path, n) && (!l->path[n] || l->path[n] == '/');
+}
+
 static void tell_rivals(struct naming *n, const char *a, const char *b)
 {
     n->m->rivals = mgpu_arena_format(n->m->arena, "two models, %s and %s: --map tells which",
@@ -140,7 +147,7 @@ static void tell_rivals(struct naming *n, const char *a, const char *b)
     const char *why = mgpu_arena_format(n->m->arena, "is of one of %s", n->m->rivals);
     for (int i = 0; i < n->file->count; i++) {
         const struct mgpu_file_layer *l = &n->file->layer[i];
-        bool either = !strncmp(l->path, a, first_part(a)) || !strncmp(l->path, b, first_part(b));
+        bool either = is_of(l, a) || is_of(l, b);
         for (int k = 0; k < l->tensors && either; k++)
             n->m->why[l->tensor[k]] = why;
     }

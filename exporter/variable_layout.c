@@ -110,8 +110,8 @@ static void slope(struct mgpu_variable *x, enum mgpu_family family,
         set_shape(x, 1, &(int64_t){mgpu_array_count(a)});
         return;
     }
-    if (is_type(r->node, "Mul") && rank == a->rank)
-        return;
+    if (rank == 1 || (is_type(r->node, "Mul") && rank == a->rank))
+        return; /* the channels of [1,1,C] are where Keras has them */
     int64_t view[MGPU_MAX_RANK];
     int perm[MGPU_MAX_RANK];
     for (int i = 0; i < rank; i++) {

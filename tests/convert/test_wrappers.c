@@ -95,6 +95,25 @@ static void test_chains(enum mgpu_target target)
 
 /* ---- What is not the model's ----------------------------------------------------------------- */
 
+/* Of two models no part is taken: neither a parameter of the model itself, which stands apart from
+ * its layers, nor what a layer of the model's is called as. */
+static void test_parts(void)
+{
+    const char *own = tiny_path("own.onnx");
+    const struct mgpu_convert_options partial = {.model = own, .partial = true};
+    make_onnx_file(own, "producer pytorch\ninput x float N 2\n"
+                        "init fc.weight float 2 2 = 0 0 0 0\n"
+                        "init model.weight float 2 2 = 0 0 0 0\n"
+                        "init w float 2 2 = 0 0 0 0\n"
+                        "h = Gemm(x, fc.weight) transB=1\nk = Gemm(h, model.weight) transB=1\n"
+                        "y = MatMul(k, w)\noutput y float N 2\n");
+    put(NAMES("ema.fc.weight", "ema.model.weight", "ema.w", "model.fc.weight", "model.model.weight",
+              "model.w"),
+        2);
+    CHECK_FAILS(weights_convert(line, file, out, &partial),
+                "it holds two models, 'ema' and 'model': --map tells which");
+}
+
 /* A loss beside the model is named and needs permission; it does not keep the prefix on. */
 static void test_foreign(void)
 {
@@ -115,6 +134,7 @@ static void test_foreign(void)
     partial.by_order = true;
     CHECK_FAILS(weights_convert(line, file, out, &partial), "it holds two models");
     partial.by_order = false;
+    test_parts();
     put(NAMES("critic.fc.weight", "critic.a.weight", "critic.b.weight", "actor.module.fc.weight",
               "actor.module.out.weight"),
         2);

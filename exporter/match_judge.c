@@ -321,6 +321,7 @@ int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,
         if (m->variable[i] >= 0)
             check_shape(m, i);
     int shapes = m->faults;
+    mgpu_match_copies(m);
     for (int i = 0; i < m->file->count; i++)
         m->matched += m->variable[i] >= 0;
     bool any = m->matched > 0, fine = any;

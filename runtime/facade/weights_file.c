@@ -158,6 +158,9 @@ int mgpu_weights_from_file(struct mgpu_weights **weights, const struct mgpu_onnx
         rc = load_slots(m, *weights, slots);
     else if (rc == 0)
         mgpu_tell_state(c);
+    if (rc == 0 && m->copies)
+        mgpu_note("%s: %d tensor%s of what has another name there: %s", path, m->copies,
+                  m->copies == 1 ? " is a copy" : "s are copies", m->copied);
     if (rc == 0)
         set_result(result, m);
     mgpu_match_free(m);

@@ -234,8 +234,10 @@ static const char *why_left(const struct mgpu_match *m, const struct mgpu_layers
         return "has no place: its layer has no bias in the model (an exporter leaves out biases of "
                "zero; mgpu-train --add-bias puts them back)";
     if (is_normalisation(m->file, l) && any_folded(m->model))
-        return "has no place: the exporter folded batch normalisations into other weights (an "
-               "export in training form keeps them)";
+        return m->model->model->producer == MGPU_PRODUCER_TENSORFLOW
+                   ? "has no place: the exporter folded batch normalisations into other weights"
+                   : "has no place: the exporter folded batch normalisations into other weights "
+                     "(an export in training form keeps them)";
     return "has no place in the model";
 }
 

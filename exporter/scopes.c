@@ -60,6 +60,7 @@ static const char *const containers[] = {"Tensordot",
                                          "Conv1D",
                                          "separable_conv2d",
                                          "convolution",
+                                         "conv_transpose",
                                          "embedding_lookup",
                                          "zeros",
                                          "PartitionedCall",
@@ -119,7 +120,8 @@ static void take_cast(struct mgpu_arena *arena, char *path)
 static bool holds(const char *path, const char *op)
 {
     static const char *const only[][2] = {{"separable_conv2d", "depthwise"},
-                                          {"convolution", "ExpandDims"}};
+                                          {"convolution", "ExpandDims"},
+                                          {"conv_transpose", "ExpandDims"}};
     const char *slash = strrchr(path, '/');
     for (size_t i = 0; slash && i < sizeof only / sizeof *only; i++)
         if (is_one_of(slash + 1, (const char *const[]){only[i][0], NULL}))

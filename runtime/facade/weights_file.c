@@ -61,8 +61,16 @@ static enum mgpu_family family_of(const struct mgpu_checkpoint *c,
                                   : mgpu_framework_family(model);
 }
 
+static void tell_copies(const struct mgpu_match *m)
+{
+    if (m->copies)
+        mgpu_note("%s: %d tensor%s of what has another name there: %s", m->file->path, m->copies,
+                  m->copies == 1 ? " is a copy" : "s are copies", m->copied);
+}
+
 static void set_result(struct mgpu_weights_result *r, const struct mgpu_match *m)
 {
+    tell_copies(m);
     mgpu_weights_result_set(r, m->matched, m->total, m->file);
     size_t n = strlen(r->unwrapped);
     if (m->prefix)
@@ -158,9 +166,6 @@ int mgpu_weights_from_file(struct mgpu_weights **weights, const struct mgpu_onnx
         rc = load_slots(m, *weights, slots);
     else if (rc == 0)
         mgpu_tell_state(c);
-    if (rc == 0 && m->copies)
-        mgpu_note("%s: %d tensor%s of what has another name there: %s", path, m->copies,
-                  m->copies == 1 ? " is a copy" : "s are copies", m->copied);
     if (rc == 0)
         set_result(result, m);
     mgpu_match_free(m);

@@ -114,15 +114,16 @@ static int check_store(const struct mgpu_keras_tree *t, bool by_order, bool stat
     return 0;
 }
 
-/* Keras has the normalisation and the weights as they were before: neither can be had back. */
+/* Keras has the normalisation and the weights as they were before: neither can be had back. In
+ * its exports in training form the statistics are missing. */
 static int check_folded(const struct mgpu_variables *v)
 {
     for (int i = 0; i < v->count; i++)
         if (mgpu_variable_is_folded(v, i))
             return mgpu_fail(MGPU_EINVALID,
                              "the exporter folded a batch normalisation into '%s', and Keras "
-                             "refuses a file without it: export in training form, or write "
-                             "safetensors, npz or ONNX",
+                             "refuses a file without it: only safetensors, npz and ONNX take such "
+                             "weights",
                              mgpu_variable_initializer(v, i));
     return 0;
 }

@@ -101,6 +101,23 @@ static void add_nameless(struct mgpu_framework_arrays *a, int variable)
                   name);
 }
 
+/* The framework has layer and normalisation apart, as they were before. */
+static void tell_folded(const struct mgpu_variables *v)
+{
+    int n = 0;
+    bool *seen = mgpu_xcalloc((size_t)v->layers + 1, sizeof *seen);
+    for (int i = 0; i < v->count; i++)
+        if (mgpu_variable_is_folded(v, i) && !seen[v->variable[i].layer]) {
+            seen[v->variable[i].layer] = true;
+            n++;
+        }
+    free(seen);
+    if (n)
+        mgpu_note("%d layer%s a folded batch normalisation: no %s takes this file", n,
+                  n == 1 ? " holds" : "s hold",
+                  v->family == MGPU_FAMILY_KERAS ? "model of Keras" : "state_dict");
+}
+
 static void list_plain(struct mgpu_framework_arrays *a)
 {
     const struct mgpu_variables *v = a->variables;
@@ -114,6 +131,7 @@ static void list_plain(struct mgpu_framework_arrays *a)
         mgpu_note("'%s' has no names left and is taken for PyTorch's MultiheadAttention: the order "
                   "of its products says which is which",
                   v->assumed);
+    tell_folded(v);
 }
 
 /* Where the graph says too little two variables get one name, which is given; else NULL. */

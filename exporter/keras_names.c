@@ -48,23 +48,27 @@ static void place(struct mgpu_keras_place *p, struct mgpu_arena *arena, const ch
 
 static int compare_names(const void *a, const void *b)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    const struct mgpu_named_array *const *p = a, *const *q = b;
+    const char *s = (*p)->layer, *t = (*q)->layer;
+    int order = strcmp((*p)->name, (*q)->name);
+    return order ? order : strcmp(s ? s : "", t ? t : "");
 }
 
+/* Of two layers weights may be called the same: of a model inside that stands at two places. */
 static int check_names(const struct mgpu_named_array *arrays, int count)
 {
-    const char **names = mgpu_xcalloc((size_t)count, sizeof *names);
+    const struct mgpu_named_array **all = mgpu_xcalloc((size_t)count, sizeof *all);
     int rc = 0;
     for (int i = 0; i < count; i++) {
-        names[i] = arrays[i].name;
-        if (!*names[i])
+        all[i] = &arrays[i];
+        if (!*arrays[i].name)
             rc = mgpu_fail(MGPU_EINVALID, "an array without a name");
     }
-    qsort(names, (size_t)count, sizeof *names, compare_names);
+    qsort(all, (size_t)count, sizeof *all, compare_names);
     for (int i = 1; rc == 0 && i < count; i++)
-        if (strcmp(names[i - 1], names[i]) == 0)
-            rc = mgpu_fail(MGPU_EINVALID, "two arrays are called '%s'", names[i]);
-    free(names);
+        if (compare_names(&all[i - 1], &all[i]) == 0)
+            rc = mgpu_fail(MGPU_EINVALID, "two arrays are called '%s'", all[i]->name);
+    free(all);
     return rc;
 }
 

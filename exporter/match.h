@@ -38,12 +38,14 @@ struct mgpu_match {
     const struct mgpu_variables *model;
     int *tensor;        /* by variable; -1: none */
     bool *whole;        /* by variable: that tensor is the whole initializer, as ONNX has it */
-    int *variable;      /* by tensor; -1: none */
+    int *variable;      /* by tensor; -1: none; of a copy (match_copies.c), as its original's */
     const char **why;   /* by tensor: layers that it could not choose from, or NULL */
     const char *rivals; /* two models that are in the file, of which none was taken; or NULL */
     const char *prefix; /* that names of the file had and were matched without: "model."; or NULL */
     const char
         *counted; /* "'dense_3' is the model's 'dense'": Keras's numbers were others; or NULL */
+    int copies;   /* tensors that are others once more */
+    const char *copied; /* one of them: "'blocks.0.weight' of 'first.weight'"; or NULL */
     int matched, total;
     int faults;
     struct mgpu_match_fault *fault;

@@ -234,8 +234,10 @@ static const char *why_left(const struct mgpu_match *m, const struct mgpu_layers
         return "has no place: its layer has no bias in the model (an exporter leaves out biases of "
                "zero; mgpu-train --add-bias puts them back)";
     if (is_normalisation(m->file, l) && any_folded(m->model))
-        return "has no place: the exporter folded batch normalisations into other weights (an "
-               "export in training form keeps them)";
+        return m->model->model->producer == MGPU_PRODUCER_TENSORFLOW
+                   ? "has no place: the exporter folded batch normalisations into other weights"
+                   : "has no place: the exporter folded batch normalisations into other weights "
+                     "(an export in training form keeps them)";
     return "has no place in the model";
 }
 
@@ -321,6 +323,7 @@ int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,
         if (m->variable[i] >= 0)
             check_shape(m, i);
     int shapes = m->faults;
+    mgpu_match_copies(m);
     for (int i = 0; i < m->file->count; i++)
         m->matched += m->variable[i] >= 0;
     bool any = m->matched > 0, fine = any;

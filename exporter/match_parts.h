@@ -44,6 +44,9 @@ void mgpu_match_order(struct mgpu_match *m, struct mgpu_layers *file);
 /* match_rules.c: the user's */
 int mgpu_match_rules(struct mgpu_match *m, const char *path);
 
+/* match_copies.c: tensors without a place that are copies of one that has it get its variable. */
+void mgpu_match_copies(struct mgpu_match *m);
+
 /* match_judge.c: counts, faults, and whether they are allowed. */
 int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,
                      const struct mgpu_match_options *options);

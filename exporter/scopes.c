@@ -60,6 +60,7 @@ static const char *const containers[] = {"Tensordot",
                                          "Conv1D",
                                          "separable_conv2d",
                                          "convolution",
+                                         "conv_transpose",
                                          "embedding_lookup",
                                          "zeros",
                                          "PartitionedCall",
@@ -119,7 +120,8 @@ static void take_cast(struct mgpu_arena *arena, char *path)
 static bool holds(const char *path, const char *op)
 {
     static const char *const only[][2] = {{"separable_conv2d", "depthwise"},
-                                          {"convolution", "ExpandDims"}};
+                                          {"convolution", "ExpandDims"},
+                                          {"conv_transpose", "ExpandDims"}};
     const char *slash = strrchr(path, '/');
     for (size_t i = 0; slash && i < sizeof only / sizeof *only; i++)
         if (is_one_of(slash + 1, (const char *const[]){only[i][0], NULL}))
@@ -267,9 +269,26 @@ struct mgpu_scope mgpu_scope_dotted(struct mgpu_arena *arena, const char *name)
     return s;
 }
 
+/* TorchScript calls a module that has a number by what it is in, too: in "layer1/layer1.0/conv1"
+ * that is said twice, since a Sequential is called itself. */
+static char *said_once(struct mgpu_arena *arena, const char *layer)
+{
+    char *out = mgpu_arena_alloc(arena, strlen(layer) + 1), *to = out;
+    for (const char *part = layer; *part;) {
+        size_t n = strcspn(part, "/");
+        const char *next = part + n + (part[n] == '/');
+        bool again = !strncmp(next, part, n) && next[n] == '.';
+        size_t kept = again ? 0 : (size_t)(next - part);
+        memcpy(to, part, kept);
+        to += kept;
+        part = next;
+    }
+    return out;
+}
+
 const char *mgpu_scope_of_layer(struct mgpu_arena *arena, const char *layer)
 {
-    char *path = mgpu_arena_string(arena, layer + (*layer == '/'));
+    char *path = said_once(arena, layer + (*layer == '/'));
     for (char *dot = path; (dot = strchr(dot, '.'));)
         *dot = '/';
     return path;

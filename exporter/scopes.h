@@ -23,7 +23,7 @@ bool mgpu_scope_renumbered(struct mgpu_arena *arena, const struct mgpu_onnx_mode
  * of fc. Names that an exporter made up ("onnx::MatMul_12", "val_3") say nothing. */
 struct mgpu_scope mgpu_scope_dotted(struct mgpu_arena *arena, const char *name);
 
-/* "/enc/layers.0/linear1", a node's layer, as a path. */
+/* "/enc/enc.0/linear1", a node's layer, as a path: "enc/0/linear1". */
 const char *mgpu_scope_of_layer(struct mgpu_arena *arena, const char *layer);
 
 /* Of "['fc.weight', 'val_1']", what dynamo made a tensor of: the one name that it took from the

@@ -45,9 +45,11 @@ struct mgpu_use mgpu_variable_first_use(const struct mgpu_variables *v, struct m
     return use;
 }
 
-/* The product whose result, perhaps moved, this value is; NULL: none. */
+/* The product whose result, perhaps moved, this value is; NULL: none. Of a transposed convolution
+ * the exporter cuts the borders off. */
 static const struct mgpu_onnx_node *product_of(const struct mgpu_variables *v, const char *name)
 {
+    bool cut = false;
     for (int step = 0; step < STEPS_MOST; step++) {
         const struct mgpu_weight_flow_value *value =
             *name ? mgpu_weight_flow_get(v->flow, name) : NULL;
@@ -55,8 +57,10 @@ static const struct mgpu_onnx_node *product_of(const struct mgpu_variables *v, c
             return NULL;
         const struct mgpu_onnx_node *node = v->model->all[value->node];
         if (is_any(node, products))
-            return node;
-        if (!node->inputs || (!is_any(node, moves) && !is_any(node, passes)))
+            return !cut || is_type(node, "ConvTranspose") ? node : NULL;
+        cut |= is_type(node, "Slice");
+        if (!node->inputs ||
+            (!is_any(node, moves) && !is_any(node, passes) && !is_type(node, "Slice")))
             return NULL;
         name = node->input[0];
     }

@@ -161,7 +161,7 @@ static void note_biases(struct mgpu_identify *in)
                          NULL);
 }
 
-/* ---- Normalisations folded into convolutions ------------------------------------------------ */
+/* ---- Normalisations folded into layers ------------------------------------------------------- */
 
 static bool ends_with(const char *text, const char *end)
 {
@@ -175,8 +175,6 @@ static bool ends_with(const char *text, const char *end)
 static bool holds_normalisation(const struct mgpu_identify *in, const char *weight,
                                 const char *bias)
 {
-    if (!*bias)
-        return false;
     size_t n = strlen(weight);
     if (in->dynamo)
         return !strncmp(weight, bias, n) && !strcmp(bias + n, "_bias");
@@ -184,6 +182,12 @@ static bool holds_normalisation(const struct mgpu_identify *in, const char *weig
         return !strncmp(weight, "onnx::Conv", 10) && !strncmp(bias, "onnx::Conv", 10);
     return in->tensorflow && (strstr(bias, "_fused_bn") || ends_with(bias, "/merged_input:0") ||
                               ends_with(bias, "/batchnorm/sub:0"));
+}
+
+static bool is_fused(const struct mgpu_identify *in, const struct mgpu_onnx_node *node)
+{
+    return !strncmp(node->type, "Conv", 4) && node->inputs > 2 && *node->input[2] &&
+           holds_normalisation(in, node->input[1], node->input[2]);
 }
 
 static void mark_folded(struct mgpu_identify *in, int initializer)
@@ -209,9 +213,7 @@ static void note_folded(struct mgpu_identify *in)
     mark_factors(in);
     for (int i = 0; i < in->model->node_total; i++) {
         const struct mgpu_onnx_node *node = in->model->all[i];
-        if (!is_layer(in, node) || strncmp(node->type, "Conv", 4) ||
-            (!is_rewritten(node, "FuseBatchNorm") &&
-             !holds_normalisation(in, node->input[1], node->inputs > 2 ? node->input[2] : "")))
+        if (!is_layer(in, node) || !(is_rewritten(node, "FuseBatchNorm") || is_fused(in, node)))
             continue;
         folded[count++] = i;
         for (int k = 1; k < node->inputs && k < 3; k++) {
@@ -223,7 +225,7 @@ static void note_folded(struct mgpu_identify *in)
     if (count)
         mgpu_weight_note(in, MGPU_LINE_OTHER, -1,
                          mgpu_arena_format(in->arena,
-                                           "%d convolutions have their batch normalisation folded "
+                                           "%d layers have their batch normalisation folded "
                                            "in (exported for inference): they train without it, "
                                            "and their weights are not the framework's: %s",
                                            count, named(in, folded, count)),

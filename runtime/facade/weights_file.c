@@ -61,8 +61,16 @@ static enum mgpu_family family_of(const struct mgpu_checkpoint *c,
                                   : mgpu_framework_family(model);
 }
 
+static void tell_copies(const struct mgpu_match *m)
+{
+    if (m->copies)
+        mgpu_note("%s: %d tensor%s of what has another name there: %s", m->file->path, m->copies,
+                  m->copies == 1 ? " is a copy" : "s are copies", m->copied);
+}
+
 static void set_result(struct mgpu_weights_result *r, const struct mgpu_match *m)
 {
+    tell_copies(m);
     mgpu_weights_result_set(r, m->matched, m->total, m->file);
     size_t n = strlen(r->unwrapped);
     if (m->prefix)

@@ -165,6 +165,38 @@ static void test_own(void)
     CHECK_(strstr(told, "'mine' is taken for a model of Keras's own"), "%s", told);
 }
 
+/* A transposed convolution of one dimension, whose kernel got an axis and whose bias lost its name;
+ * the exporter cuts borders off between them. */
+static void test_transposed(void)
+{
+    static const char *const layers[] = {"conv1d_transpose", NULL};
+    static const struct weights_entry entries[] = {
+        {"conv1d_transpose", "conv1d_transpose/kernel:0", 2, {2, 2}, 1},
+        {"conv1d_transpose", "conv1d_transpose/bias:0", 1, {2}, 5}};
+    const char *model = tiny_path("back.onnx"), *file = tiny_path("back.h5"),
+               *again = tiny_path("again.h5"), *out = tiny_path("back.out.onnx");
+    const struct mgpu_convert_options into = {.model = model}, none = {0};
+    make_onnx_file(
+        model,
+        "producer tf2onnx\ninput x float N 2 1 3\n"
+        "init s_1/conv1d_transpose_1/conv_transpose/ExpandDims_1:0 float 2 2 1 1 = normal 1\n"
+        "init const_fold_opt__3 float 1 2 1 = 3 4\n"
+        "init at int64 1 = 0\ninit to int64 1 = 3\ninit axis int64 1 = 3\n"
+        "init one int64 1 = 2\n"
+        "c = ConvTranspose(x, s_1/conv1d_transpose_1/conv_transpose/ExpandDims_1:0) "
+        "name=\"s_1/conv1d_transpose_1/conv_transpose\"\n"
+        "s = Slice(c, at, to, axis)\nq = Squeeze(s, one)\n"
+        "y = Add(q, const_fold_opt__3) name=\"s_1/conv1d_transpose_1/BiasAdd\"\n"
+        "output y float N 2 3\n");
+    weights_legacy(file, layers, entries, 2);
+    CHECK_OK(weights_convert(line, file, out, &into));
+    CHECK_(!strcmp(line, "2 of 2 tensors\n"), "%s", line);
+    CHECK_OK(weights_convert(line, out, again, &none));
+    CHECK(weights_hold(again, "conv1d_transpose/bias:0", "[2]", (const double[]){5, 6}));
+    CHECK(
+        weights_hold(again, "conv1d_transpose/kernel:0", "[1,2,2]", (const double[]){1, 2, 3, 4}));
+}
+
 int main(void)
 {
     tiny_begin();
@@ -173,6 +205,7 @@ int main(void)
     test_asked();
     test_towers();
     test_own();
+    test_transposed();
     tiny_end();
     return test_end();
 }

@@ -2,6 +2,7 @@
  * its layouts, and it is read, into the model and into one whose merged tensors were split. */
 #include "exporter/checkpoint.h"
 #include "tests/convert/weights_check.h"
+#include "tests/support/make_onnx.h"
 #include "tests/support/tiny.h"
 #include "tests/test.h"
 
@@ -62,6 +63,32 @@ static void check_computed(const char *name, const char *note, const char *refus
     CHECK_(strstr(mgpu_error(), refusal), "%s: %s", name, mgpu_error());
 }
 
+/* TorchScript's folded layers have no names: they go by the node's, in which a Sequential's own
+ * name stands twice; no state_dict takes them, which is said. */
+static void test_folded(void)
+{
+    static const double bias[] = {1, 2}, fc[] = {3, 4};
+    const char *model = tiny_path("folded.onnx"), *file = tiny_path("folded.safetensors");
+    const struct mgpu_convert_options none = {0};
+    make_onnx_file(
+        model,
+        "producer pytorch\ninput x float N 2 3 3\n"
+        "init onnx::Conv_94 float 2 2 1 1 = normal 1\ninit onnx::Conv_95 float 2 = 1 2\n"
+        "init onnx::Conv_97 float 2 2 1 1 = normal 2\ninit onnx::Conv_98 float 2 = 5 6\n"
+        "init fc.weight float 2 2 1 1 = normal 3\ninit fc.bias float 2 = 3 4\n"
+        "a = Conv(x, onnx::Conv_94, onnx::Conv_95) name=\"/layer1/layer1.0/conv1/Conv\"\n"
+        "b = Conv(a, onnx::Conv_97, onnx::Conv_98) name=\"/layer1/layer1.0/down/down.1/Conv\"\n"
+        "y = Conv(b, fc.weight, fc.bias) name=\"/fc/Conv\"\noutput y float N 2 3 3\n");
+    *told = 0;
+    CHECK_OK(weights_convert(line, model, file, &none));
+    CHECK_(strstr(told, "2 layers hold a folded batch normalisation: no state_dict takes this"),
+           "%s", told);
+    CHECK(weights_hold(file, "layer1.0.conv1.bias", "[2]", bias));
+    CHECK(weights_hold(file, "fc.bias", "[2]", fc));
+    CHECK_(tensors_of(file) == 6, "%d", tensors_of(file));
+    CHECK(weights_hold(file, "layer1.0.down.1.bias", "[2]", (const double[]){5, 6}));
+}
+
 int main(void)
 {
     tiny_begin();
@@ -77,6 +104,7 @@ int main(void)
                    "--map would say 'p -> onnx::MatMul_8'");
     check_computed("products_dy", "'mul' is no parameter of the model: the exporter computed it",
                    "the exporter computed it of parameters");
+    test_folded();
     tiny_end();
     return test_end();
 }

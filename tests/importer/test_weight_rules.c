@@ -488,6 +488,21 @@ static void check_folded_norm(void)
     CHECK(lost("node_Conv_27", &bare) && bare);
 }
 
+/* Into a dense layer, which keeps its own names. */
+static void check_folded_dense(void)
+{
+    Onnx__ModelProto *m = begin("pytorch");
+    matrix(m, "l.weight", 2, 2, 1);
+    tensor(m, "l.bias", 1, 2, 0, 2, 0);
+    node(m, "Gemm", "x l.weight l.bias", "getitem", "node_Gemm_8", "b");
+    rewritten(m, "FuseBatchNormIntoGemm");
+    node(m, "Relu", "getitem", "y", "", NULL);
+    identify(m);
+    CHECK(noted("normalisation folded in") && noted("'node_Gemm_8' (l.weight)"));
+    CHECK(weights->folded[mgpu_onnx_find_initializer(model, "l.weight")]);
+    CHECK(weights->folded[mgpu_onnx_find_initializer(model, "l.bias")]);
+}
+
 /* ---- Tied ----------------------------------------------------------------------------------- */
 
 static Onnx__ModelProto *table_and_head(void)
@@ -721,6 +736,7 @@ int main(void)
     check_dynamo();
     check_lost_biases();
     check_folded_norm();
+    check_folded_dense();
     check_tied();
     check_tie_options();
     check_patterns();

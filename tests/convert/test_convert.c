@@ -331,6 +331,35 @@ static const char *const tied =
     "y = MatMul(b, val_2) name=\"/out/MatMul\"\n"
     "output y float N 8\n";
 
+/* Such a model as the file of weights: both are taken, if they are still each other's transpose. */
+static void test_tied_sources(void)
+{
+    const char *model = path_of("tied.onnx"), *other = path_of("other.onnx"),
+               *names = path_of("names.npz"), *out = path_of("out.onnx");
+    const struct mgpu_convert_options into = {.model = model, .verify = true},
+                                      as_onnx = {.names = "onnx"};
+    char text[1024], *at;
+    int differ;
+    FILE *null = fopen("/dev/null", "w");
+    make_onnx_file(model, tied);
+    snprintf(text, sizeof text, "%s", tied);
+    while ((at = strstr(text, " 32"))) /* in both */
+        memcpy(at, " 99", 3);
+    make_onnx_file(other, text);
+    CHECK_OK(weights_convert(line, other, out, &into));
+    CHECK_(!strcmp(line, "3 of 3 tensors\n") && weights_differ(out, other, 0) == 0, "%s", line);
+    CHECK_OK(mgpu_weights_compare(other, out, &into, false, null, &differ));
+    CHECK(differ == 0);
+    CHECK_OK(weights_convert(line, other, names, &as_onnx));
+    CHECK_OK(weights_convert(line, names, out, &into));
+    CHECK(weights_differ(out, other, 0) == 0);
+    memcpy(strstr(text, " 99"), " 98", 3);
+    make_onnx_file(other, text);
+    CHECK_FAILS(weights_convert(line, other, out, &into),
+                "'out.weight' and 'val_2' are one weight in the model, and differ in the file");
+    fclose(null);
+}
+
 /* Parameters of the model itself: used as they are, turned, and a scalar. */
 static const char *const own_parameters = "producer pytorch\n"
                                           "input x float N 2\n"
@@ -349,6 +378,7 @@ static void test_torch_names(void)
         table[i] = i + 1;
     check_attention(tied, 3, "emb.weight", "[8,4]", table);
     check_attention(tied, 3, "out.weight", "[8,4]", table);
+    test_tied_sources();
     check_attention(own_parameters, 3, "a", "[2,2]", (double[]){1, 2, 3, 4});
     check_attention(own_parameters, 3, "scale", "[]", (double[]){3});
     *told = 0;

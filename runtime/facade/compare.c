@@ -254,6 +254,9 @@ static int load_sides(struct side *x, struct side *y, const struct mgpu_convert_
     MGPU_TRY(is_model(y->path, &second));
     if (!with.model && first != second)
         with.model = first ? x->path : y->path;
+    if (!with.model && (o->map || o->by_order))
+        return mgpu_fail(MGPU_EUSAGE, "%s needs --model MODEL.onnx",
+                         o->map ? "--map" : "--by-order");
     MGPU_TRY(load_side(x, &with));
     return load_side(y, &with);
 }

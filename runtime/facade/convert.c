@@ -275,21 +275,43 @@ static int check_options(const struct mgpu_convert_options *o, enum mgpu_target 
     return 0;
 }
 
+/* What says how IN's weights find their places in a model is of no use where they do not have to;
+ * a file of weights alone knows neither layouts nor a second kind of names. */
+static int check_alone(const struct mgpu_convert_options *o, bool is_model, enum mgpu_target target)
+{
+    bool keras = target == MGPU_TARGET_KERAS_H5 || target == MGPU_TARGET_KERAS_STORE;
+    const char *option = o->map                                ? "--map"
+                         : o->by_order && !(is_model && keras) ? "--by-order"
+                         : o->partial                          ? "--partial"
+                         : o->skip_mismatch                    ? "--skip-mismatch"
+                         : o->keep_wrapper && is_model         ? "--unwrap off"
+                         : o->like && !is_model                ? "--like"
+                         : o->verify && !is_model              ? "--verify"
+                         : o->names && !is_model               ? "--names"
+                                                               : NULL;
+    return option ? mgpu_fail(MGPU_EUSAGE, "%s needs --model MODEL.onnx", option) : 0;
+}
+
+static int convert_alone(struct mgpu_checkpoint *c, const char *out, enum mgpu_target target,
+                         const struct mgpu_convert_options *o, struct mgpu_weights_result *r)
+{
+    bool is_model = c->kind == MGPU_CHECKPOINT_ONNX;
+    if (is_model && o->optimizer_state)
+        return mgpu_fail(MGPU_EUSAGE, "%s is a model, which holds no optimizer's state", c->path);
+    if (!is_model && target == MGPU_TARGET_ONNX)
+        return mgpu_fail(MGPU_EUSAGE,
+                         "%s holds only weights: give the graph with --model MODEL.onnx", c->path);
+    MGPU_TRY(check_alone(o, is_model, target));
+    return is_model ? through_model(c->path, out, target, o, r)
+                    : without_model(c, out, target, o, r);
+}
+
 static int convert_file(const char *in, const char *out, enum mgpu_target target,
                         const struct mgpu_convert_options *o, struct mgpu_weights_result *r)
 {
     struct mgpu_checkpoint *c;
     MGPU_TRY(mgpu_checkpoint_open(&c, in, !o->keep_wrapper));
-    int rc = c->kind == MGPU_CHECKPOINT_ONNX && o->optimizer_state
-                 ? mgpu_fail(MGPU_EUSAGE, "%s is a model, which holds no optimizer's state", in)
-             : c->kind == MGPU_CHECKPOINT_ONNX ? through_model(in, out, target, o, r)
-             : target == MGPU_TARGET_ONNX      ? mgpu_fail(MGPU_EUSAGE,
-                                                           "%s holds only weights: give the graph "
-                                                                "with --model MODEL.onnx",
-                                                           in)
-             : o->map || o->like || o->verify
-                 ? mgpu_fail(MGPU_EUSAGE, "--map, --like and --verify need --model")
-                 : without_model(c, out, target, o, r);
+    int rc = convert_alone(c, out, target, o, r);
     mgpu_checkpoint_close(c);
     return rc;
 }

@@ -538,6 +538,38 @@ static void write_text(const char *path, const char *text)
     build_bytes(path, text, strlen(text));
 }
 
+/* How weights find their places has no meaning without a model. */
+static void test_alone(const char *model, const char *file)
+{
+    static const struct {
+        struct mgpu_convert_options options;
+        const char *name;
+        bool model, file; /* refused for that as IN */
+    } alone[] = {
+        {{.map = "/nonexistent"}, "--map", true, true},
+        {{.by_order = true}, "--by-order", true, true},
+        {{.partial = true}, "--partial", true, true},
+        {{.skip_mismatch = true}, "--skip-mismatch", true, true},
+        {{.keep_wrapper = true}, "--unwrap off", true, false},
+        {{.names = "source"}, "--names", false, true},
+        {{.verify = true}, "--verify", false, true},
+    };
+    const char *out = path_of("alone.npz");
+    int differ;
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++)
+        for (int k = 0; k < 2; k++) {
+            int rc = weights_convert(line, k ? model : file, out, &alone[i].options);
+            bool refused = k ? alone[i].model : alone[i].file;
+            CHECK_(refused ? rc == MGPU_EUSAGE && strstr(mgpu_error(), alone[i].name) : rc == 0,
+                   "%s: %d %s", alone[i].name, rc, mgpu_error());
+        }
+    CHECK_OK(weights_convert(line, file, out, &(struct mgpu_convert_options){0}));
+    CHECK(mgpu_weights_compare(file, out, &alone[0].options, false, stdout, &differ) ==
+          MGPU_EUSAGE);
+    CHECK_FAILS(mgpu_weights_compare(file, model, &alone[0].options, false, stdout, &differ),
+                "/nonexistent");
+}
+
 static void test_rules(void)
 {
     static const char *const layers[] = {"one", NULL};
@@ -557,6 +589,7 @@ static void test_rules(void)
     CHECK_FAILS(weights_convert(line, file, out, &o), "did you mean 'net/dense_1/kernel'?");
     write_text(rules, "two -> net/dense_1/kernel\n");
     CHECK_FAILS(weights_convert(line, file, out, &o), "has no 'two'");
+    test_alone(model, file);
     write_text(rules, "\n\none/kernel:0\n");
     CHECK_FAILS(weights_convert(line, file, out, &o), "rules:3: ");
     o.map = NULL;

@@ -297,6 +297,15 @@ static void start(struct mgpu_match *m, const struct mgpu_checkpoint *file,
         m->variable[i] = -1;
 }
 
+void mgpu_match_list_again(struct mgpu_match *m, struct mgpu_layers *layers)
+{
+    free_layers(layers);
+    *layers = (struct mgpu_layers){0};
+    match_merged(m);
+    mgpu_match_exact(m);
+    list_layers(layers, m);
+}
+
 static void match_layers(struct mgpu_match *m, struct mgpu_layers *layers, bool by_order)
 {
     list_layers(layers, m);

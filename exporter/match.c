@@ -348,6 +348,7 @@ int mgpu_match_new(struct mgpu_match **out, const struct mgpu_checkpoint *file,
         mgpu_match_exact(m);
         if (file->kind != MGPU_CHECKPOINT_ONNX) /* whose layouts are no framework's */
             match_layers(m, &layers, options->by_order);
+        m->file = file; /* messages have its own names, as --map wants them */
         rc = mgpu_match_judge(m, &layers, options);
     }
     free_layers(&layers);

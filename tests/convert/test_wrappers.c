@@ -98,12 +98,13 @@ static void test_chains(enum mgpu_target target)
 static void test_own_parameters(void)
 {
     const char *own = tiny_path("own.onnx");
-    const struct mgpu_convert_options o = {.model = own, .partial = true};
+    const struct mgpu_convert_options o = {.model = own, .partial = true}, all = {.model = own};
     make_onnx_file(own, "producer pytorch\ninput x float N 2\n"
                         "init fc.weight float 2 2 = 1 2 3 4\ninit pos float 2 2 = 0.5\n"
                         "h = Gemm(x, fc.weight) transB=1\ny = MatMul(h, pos)\n"
                         "output y float N 2\n");
     put(NAMES("model.fc.weight", "model.pos", "model.cls"), 2);
+    CHECK_FAILS(weights_convert(line, file, out, &all), "'model.cls' [2,2] has no place");
     CHECK_OK(weights_convert(line, file, out, &o));
     CHECK_(!strcmp(line, "2 of 3 tensors, prefix model. removed\n"), "%s", line);
     CHECK(weights_hold(out, "pos", "[2,2]", (double[]){5, 6, 7, 8}));

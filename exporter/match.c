@@ -47,20 +47,37 @@ void mgpu_match_whole(struct mgpu_match *m, int tensor, int variable)
 
 /* ---- Equal names ----------------------------------------------------------------------------- */
 
+static struct mgpu_names *tensor_names(struct mgpu_match *m)
+{
+    struct mgpu_names *tensors = mgpu_names_new(m->arena);
+    for (int t = 0; t < m->file->count; t++)
+        mgpu_names_set(tensors, m->file->tensor[t].name, m);
+    return tensors;
+}
+
+/* Whether the file has what the exporter copied or turned, too, as ONNX does: each is its own. */
+static bool has_copies(const struct mgpu_match *m, const struct mgpu_names *tensors, int variable)
+{
+    const struct mgpu_variable *x = &m->model->variable[variable];
+    bool all = x->turned || m->model->weights->weight[x->weight].holders > 1;
+    for (int i = 0; i < m->model->count && all; i++)
+        all = m->model->variable[i].weight != x->weight ||
+              mgpu_names_get(tensors, mgpu_variable_initializer(m->model, i));
+    return all;
+}
+
 /* Of an initializer that two modules share the name is one's, and the file may have the other's. */
 static bool has_other_name(const struct mgpu_match *m, const struct mgpu_names *tensors,
                            int variable)
 {
     const char *name = mgpu_variable_name(m->model, variable);
     return strcmp(name, mgpu_variable_initializer(m->model, variable)) &&
-           mgpu_names_get(tensors, name);
+           mgpu_names_get(tensors, name) && !has_copies(m, tensors, variable);
 }
 
 void mgpu_match_exact(struct mgpu_match *m)
 {
-    struct mgpu_names *names = mgpu_names_new(m->arena), *tensors = mgpu_names_new(m->arena);
-    for (int t = 0; t < m->file->count; t++)
-        mgpu_names_set(tensors, m->file->tensor[t].name, m);
+    struct mgpu_names *names = mgpu_names_new(m->arena), *tensors = tensor_names(m);
     for (int i = m->model->count - 1; i >= 0; i--)
         mgpu_names_set(names, mgpu_variable_initializer(m->model, i), (void *)(intptr_t)(i + 1));
     for (int t = 0; t < m->file->count; t++) {
@@ -74,11 +91,12 @@ void mgpu_match_exact(struct mgpu_match *m)
 /* A merged parameter goes by a name that is no initializer's. */
 static void match_merged(struct mgpu_match *m)
 {
-    struct mgpu_names *names = mgpu_names_new(m->arena);
+    struct mgpu_names *names = mgpu_names_new(m->arena), *tensors = tensor_names(m);
     for (int i = m->model->count - 1; i >= 0; i--) {
-        const char *own = m->model->variable[i].own;
-        if (*own && strcmp(own, mgpu_variable_initializer(m->model, i)))
-            mgpu_names_set(names, own, (void *)(intptr_t)(i + 1));
+        const struct mgpu_variable *x = &m->model->variable[i];
+        const char *name = mgpu_variable_initializer(m->model, i);
+        if (*x->own && strcmp(x->own, name) && !(x->turned && has_copies(m, tensors, i)))
+            mgpu_names_set(names, x->own, (void *)(intptr_t)(i + 1));
     }
     for (int t = 0; t < m->file->count; t++) {
         int variable =
@@ -279,6 +297,15 @@ static void start(struct mgpu_match *m, const struct mgpu_checkpoint *file,
         m->variable[i] = -1;
 }
 
+void mgpu_match_list_again(struct mgpu_match *m, struct mgpu_layers *layers)
+{
+    free_layers(layers);
+    *layers = (struct mgpu_layers){0};
+    match_merged(m);
+    mgpu_match_exact(m);
+    list_layers(layers, m);
+}
+
 static void match_layers(struct mgpu_match *m, struct mgpu_layers *layers, bool by_order)
 {
     list_layers(layers, m);
@@ -321,6 +348,7 @@ int mgpu_match_new(struct mgpu_match **out, const struct mgpu_checkpoint *file,
         mgpu_match_exact(m);
         if (file->kind != MGPU_CHECKPOINT_ONNX) /* whose layouts are no framework's */
             match_layers(m, &layers, options->by_order);
+        m->file = file; /* messages have its own names, as --map wants them */
         rc = mgpu_match_judge(m, &layers, options);
     }
     free_layers(&layers);

@@ -85,37 +85,6 @@ static int load_as(struct mgpu_array *out, const struct mgpu_match *m, int tenso
 
 /* ---- Copies of one weight -------------------------------------------------------------------- */
 
-static bool same_bytes(const struct mgpu_array *a, const struct mgpu_array *b)
-{
-    return !memcmp(a->data, b->data, (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type));
-}
-
-/* `a` is what another holder of the weight got: it must be the same. */
-static int join_copy(struct mgpu_weights *w, int weight, const struct mgpu_holder *h,
-                     struct mgpu_array *a)
-{
-    struct mgpu_array *given = &w->given[weight];
-    struct mgpu_array b = *a;
-    if (h->copy == MGPU_COPY_TRANSPOSED) {
-        MGPU_TRY(mgpu_array_init(&b, a->type, 2, (int64_t[]){a->dims[1], a->dims[0]}, "copy"));
-        mgpu_weight_transpose(b.data, a->data, a->type, a->dims[0], a->dims[1]);
-        mgpu_array_free(a);
-    }
-    if (given->type == MGPU_UNDEFINED) {
-        *given = b;
-        return 0;
-    }
-    bool same = same_bytes(given, &b);
-    mgpu_array_free(&b);
-    return same ? 0
-                : mgpu_fail(MGPU_EINVALID,
-                            "'%s' is one weight with another initializer of the model, and the "
-                            "file has two that differ",
-                            w->weight[weight].name);
-}
-
-/* ---- One initializer ------------------------------------------------------------------------- */
-
 struct loading {
     const struct mgpu_match *m;
     const struct mgpu_match_options *o;
@@ -135,6 +104,49 @@ static int tensor_of(const struct loading *l, int variable)
             return i;
     return -1;
 }
+
+static bool same_bytes(const struct mgpu_array *a, const struct mgpu_array *b)
+{
+    return !memcmp(a->data, b->data, (size_t)mgpu_array_count(a) * mgpu_dtype_size(a->type));
+}
+
+/* Names the file's two. */
+static int refuse_copy(const struct loading *l, int variable)
+{
+    const struct mgpu_variables *v = l->m->model;
+    const struct mgpu_variable *x = &v->variable[variable];
+    const char *other = v->weights->weight[x->weight].name;
+    for (int i = 0; i < v->count; i++)
+        if (v->variable[i].weight == x->weight && v->variable[i].holder != x->holder &&
+            tensor_of(l, i) >= 0)
+            other = l->m->file->tensor[tensor_of(l, i)].name;
+    return mgpu_fail(MGPU_EINVALID,
+                     "%s: '%s' and '%s' are one weight in the model, and differ in the file",
+                     l->m->file->path, l->m->file->tensor[tensor_of(l, variable)].name, other);
+}
+
+/* `a` is what another holder of the weight got: it must be the same. */
+static int join_copy(const struct loading *l, struct mgpu_weights *w, int variable,
+                     struct mgpu_array *a)
+{
+    const struct mgpu_variable *x = &l->m->model->variable[variable];
+    struct mgpu_array *given = &w->given[x->weight];
+    struct mgpu_array b = *a;
+    if (w->weight[x->weight].holder[x->holder].copy == MGPU_COPY_TRANSPOSED) {
+        MGPU_TRY(mgpu_array_init(&b, a->type, 2, (int64_t[]){a->dims[1], a->dims[0]}, "copy"));
+        mgpu_weight_transpose(b.data, a->data, a->type, a->dims[0], a->dims[1]);
+        mgpu_array_free(a);
+    }
+    if (given->type == MGPU_UNDEFINED) {
+        *given = b;
+        return 0;
+    }
+    bool same = same_bytes(given, &b);
+    mgpu_array_free(&b);
+    return same ? 0 : refuse_copy(l, variable);
+}
+
+/* ---- One initializer ------------------------------------------------------------------------- */
 
 static int fill_variable(struct loading *l, struct mgpu_array *to, int variable)
 {
@@ -178,7 +190,7 @@ static int fill_holder(struct loading *l, struct mgpu_weights *w, int first)
             rc = fill_variable(l, &a, i);
     }
     if (rc == 0)
-        return join_copy(w, x->weight, h, &a);
+        return join_copy(l, w, first, &a);
     mgpu_array_free(&a);
     return rc;
 }

@@ -239,6 +239,48 @@ static void tell_root(const struct naming *n)
         }
 }
 
+/* The file without the prefix, in front of each name that has it: its own parameters, which are in
+ * no layer, too. False: two names would be one. */
+static bool take_off(struct mgpu_match *m, const char *prefix)
+{
+    struct mgpu_checkpoint *c = mgpu_arena_copy(m->arena, m->file, sizeof *c);
+    struct mgpu_names *seen = mgpu_names_new(m->arena);
+    size_t size = strlen(prefix);
+    c->arena = m->arena;
+    c->tensor = mgpu_arena_copy(m->arena, c->tensor, (size_t)c->count * sizeof *c->tensor);
+    for (int i = 0; i < c->count; i++) {
+        struct mgpu_checkpoint_tensor *t = &c->tensor[i];
+        if (!t->weight)
+            continue;
+        if (!strncmp(t->name, prefix, size) && t->name[size]) {
+            t->name += size;
+            mgpu_checkpoint_name(c, t, t->name);
+        }
+        if (mgpu_names_get(seen, t->name))
+            return false;
+        mgpu_names_set(seen, t->name, c);
+    }
+    m->file = c;
+    return true;
+}
+
+/* PyTorch's names lose it before anything is matched by them. */
+static void settle_root(struct naming *n)
+{
+    struct mgpu_match *m = n->m;
+    tell_root(n);
+    const char *prefix = m->prefix;
+    m->prefix = NULL;
+    if (!prefix || prefix[n->root_size - 1] != '.')
+        return;
+    n->root = "";
+    n->root_size = 0;
+    if (take_off(m, prefix)) {
+        m->prefix = prefix;
+        mgpu_match_list_again(m, n->file);
+    }
+}
+
 /* Each layer of the one is a layer of the other, and has its shapes. */
 static bool is_whole(const struct naming *n, int named)
 {
@@ -273,6 +315,7 @@ void mgpu_match_names(struct mgpu_match *m, struct mgpu_layers *f, bool counted)
 {
     struct naming n = {.m = m, .file = f, .model_root = mgpu_variables_root(m->model), .root = ""};
     find_root(&n);
+    settle_root(&n);
     int plain = named_layers(&n);
     if (m->file->renumbered && plain < f->count) {
         n.strip = true;

@@ -24,6 +24,8 @@ struct mgpu_layers {
 void mgpu_match_pair(struct mgpu_match *m, int tensor, int variable);
 void mgpu_match_whole(struct mgpu_match *m, int tensor, int variable); /* as ONNX has it */
 void mgpu_match_exact(struct mgpu_match *m);
+/* When the names of m->file have changed: by equal names, and the layers anew. */
+void mgpu_match_list_again(struct mgpu_match *m, struct mgpu_layers *layers);
 void mgpu_match_layer(struct mgpu_match *m, struct mgpu_file_layer *l, int layer);
 bool mgpu_match_looks_like(const struct mgpu_match *m, const struct mgpu_file_layer *l, int layer);
 /* As many tensors as variables, each with a place by shape and, where both have one, by name. */

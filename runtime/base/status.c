@@ -1,6 +1,7 @@
 #include "runtime/base/status.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,11 +11,39 @@ static _Thread_local char text[TEXT];
 static void (*note_receiver)(void *, const char *);
 static void *note_context;
 
+/* Names of strangers must not steer a terminal, nor make two lines of one message: what would is
+ * written as \n, \x1b. Also UTF-8's second set of control characters. */
+static bool is_control(const unsigned char *c)
+{
+    return *c < 0x20 || *c == 0x7f || (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0);
+}
+
+void mgpu_plain_text(char *to, size_t size, const char *from)
+{
+    size_t n = 0;
+    for (const unsigned char *c = (const unsigned char *)from; *c && n + 5 < size; c++) {
+        if (!is_control(c))
+            to[n++] = (char)*c;
+        else if (*c == '\n' || *c == '\t')
+            n += (size_t)snprintf(to + n, size - n, *c == '\n' ? "\\n" : "\\t");
+        else
+            n += (size_t)snprintf(to + n, size - n, "\\x%02x", *c == 0xc2 ? *++c : *c);
+    }
+    to[n] = 0;
+}
+
+static void write_plain(char *to, const char *format, va_list args)
+{
+    char raw[TEXT];
+    vsnprintf(raw, TEXT, format, args);
+    mgpu_plain_text(to, TEXT, raw);
+}
+
 int mgpu_fail(int code, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    vsnprintf(text, TEXT, format, args);
+    write_plain(text, format, args);
     va_end(args);
     return code;
 }
@@ -27,9 +56,10 @@ int mgpu_prefix(int code, const char *format, ...)
     memcpy(old, text, TEXT);
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(text, TEXT, format, args);
+    write_plain(text, format, args);
     va_end(args);
-    if (n < 0 || n >= TEXT - 3)
+    int n = (int)strlen(text);
+    if (n >= TEXT - 3)
         return code;
     size_t room = (size_t)(TEXT - n - 3), length = strnlen(old, room);
     memcpy(text + n, ": ", 2);
@@ -53,7 +83,7 @@ void mgpu_note(const char *format, ...)
     char line[TEXT];
     va_list args;
     va_start(args, format);
-    vsnprintf(line, TEXT, format, args);
+    write_plain(line, format, args);
     va_end(args);
     if (note_receiver)
         note_receiver(note_context, line);

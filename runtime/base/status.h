@@ -13,6 +13,8 @@
 
 #include "runtime/mgpu_status.h" /* the codes, mgpu_error, mgpu_set_note */
 
+#include <stddef.h>
+
 /* Sets this thread's error text and returns `code`. The text has no final newline. */
 int mgpu_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -21,6 +23,10 @@ int mgpu_prefix(int code, const char *format, ...) __attribute__((format(printf,
 
 /* Copies another thread's error text into this thread's. Returns `code`. */
 int mgpu_fail_text(int code, const char *text);
+
+/* Copies text of others for a terminal: one line, with control characters written as \\n, \\x1b.
+ * Where `size` bytes are not enough, the end is left out. */
+void mgpu_plain_text(char *to, size_t size, const char *from);
 
 /* Tells a person what they should know but need not act on. */
 void mgpu_note(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -189,7 +189,14 @@ int mgpu_npy_parse(struct mgpu_dataset *d, const uint8_t *content, uint64_t size
     MGPU_TRY(find_header(&header, content, size));
     MGPU_TRY(parse_header(header, d, &layout));
     const uint8_t *data = (const uint8_t *)header.end;
-    return mgpu_dense_set(d, data, size - (uint64_t)(data - content), layout);
+    uint64_t left = size - (uint64_t)(data - content);
+    int64_t count;
+    MGPU_TRY(mgpu_dense_set(d, data, left, layout));
+    MGPU_TRY(mgpu_count(&count, d->type, d->rank, d->dims));
+    uint64_t used = (uint64_t)count * mgpu_dtype_size(d->type);
+    return left == used
+               ? 0
+               : mgpu_fail(MGPU_EINVALID, "%" PRIu64 " bytes follow the array", left - used);
 }
 
 static bool probe(const uint8_t *head, size_t size)

@@ -1,4 +1,5 @@
 /* NumPy's .npz: a zip archive of npy files; "x.npy" is the array x. */
+#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/data/npy.h"
 #include "runtime/data/zip.h"
@@ -28,6 +29,24 @@ static void add_names(struct mgpu_name_list *out, const struct mgpu_zip_member *
     }
 }
 
+/* "x.npy" and "x": readers differ in which of them is the array x. */
+static int check_twins(const struct mgpu_zip_member *members, int count)
+{
+    struct mgpu_arena *arena = mgpu_arena_new();
+    struct mgpu_names *names = mgpu_names_new(arena);
+    int rc = 0;
+    for (int i = 0; i < count; i++)
+        mgpu_names_set(names, members[i].name, &members[i]);
+    for (int i = 0; i < count && rc == 0; i++) {
+        int n = (int)array_name(members[i].name);
+        const char *name = mgpu_arena_format(arena, "%.*s", n, members[i].name);
+        if (n && mgpu_names_get(names, name))
+            rc = mgpu_fail(MGPU_EINVALID, "two members are the array '%s'", name);
+    }
+    mgpu_arena_free(arena);
+    return rc;
+}
+
 static int list_npz(struct mgpu_name_list *out, const char *path)
 {
     struct mgpu_mapped file;
@@ -36,7 +55,9 @@ static int list_npz(struct mgpu_name_list *out, const char *path)
     MGPU_TRY(mgpu_mapped_open(&file, path));
     int rc = mgpu_prefix(mgpu_zip_list(&members, &count, &file), "%s", path);
     if (rc == 0) {
-        add_names(out, members, count);
+        rc = mgpu_prefix(check_twins(members, count), "%s", path);
+        if (rc == 0)
+            add_names(out, members, count);
         mgpu_zip_free(members, count);
     }
     mgpu_mapped_close(&file);

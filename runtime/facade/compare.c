@@ -57,6 +57,15 @@ static void list_json(const struct mgpu_checkpoint *c, FILE *to)
     print_object(to, o);
 }
 
+/* Names are the file's: nothing in them reaches a terminal as it is. */
+static const char *plain(const struct mgpu_checkpoint *c, const char *name)
+{
+    size_t size = 4 * strlen(name) + 8;
+    char *out = mgpu_arena_alloc(c->arena, size);
+    mgpu_plain_text(out, size, name);
+    return out;
+}
+
 static void list_text(const struct mgpu_checkpoint *c, FILE *to)
 {
     char shape[MGPU_SHAPE_TEXT];
@@ -65,11 +74,12 @@ static void list_text(const struct mgpu_checkpoint *c, FILE *to)
     for (int i = 0; i < c->count; i++) {
         const struct mgpu_checkpoint_tensor *t = &c->tensor[i];
         bool known = *t->layer && c->kind < MGPU_CHECKPOINT_SAFETENSORS;
-        fprintf(to, "  %s %s %s%s%s%s%s", t->name, mgpu_dtype_name(t->type),
-                mgpu_shape_text(shape, t->rank, t->dims), known ? "  " : "", known ? t->layer : "",
-                known && *t->leaf ? " " : "", known ? t->leaf : "");
+        fprintf(to, "  %s %s %s%s%s%s%s", plain(c, t->name), mgpu_dtype_name(t->type),
+                mgpu_shape_text(shape, t->rank, t->dims), known ? "  " : "",
+                known ? plain(c, t->layer) : "", known && *t->leaf ? " " : "",
+                known ? plain(c, t->leaf) : "");
         if (t->slot)
-            fprintf(to, "  (%s of %s)\n", t->slot, c->tensor[t->slot_of].name);
+            fprintf(to, "  (%s of %s)\n", t->slot, plain(c, c->tensor[t->slot_of].name));
         else
             fputs(t->weight ? "\n" : "  (no weight)\n", to);
     }
@@ -106,7 +116,11 @@ struct comparison {
 static void say(struct comparison *c, const char *name, const char *what, double most)
 {
     if (!c->list) {
-        fprintf(c->to, "%s: %s", name, what);
+        char line[8192];
+        mgpu_plain_text(line, sizeof line, name);
+        fprintf(c->to, "%s: ", line);
+        mgpu_plain_text(line, sizeof line, what);
+        fputs(line, c->to);
         if (most >= 0)
             fprintf(c->to, " %.9g", most);
         fputc('\n', c->to);
@@ -254,6 +268,9 @@ static int load_sides(struct side *x, struct side *y, const struct mgpu_convert_
     MGPU_TRY(is_model(y->path, &second));
     if (!with.model && first != second)
         with.model = first ? x->path : y->path;
+    if (!with.model && (o->map || o->by_order))
+        return mgpu_fail(MGPU_EUSAGE, "%s needs --model MODEL.onnx",
+                         o->map ? "--map" : "--by-order");
     MGPU_TRY(load_side(x, &with));
     return load_side(y, &with);
 }

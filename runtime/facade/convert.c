@@ -145,20 +145,49 @@ static int same_contents(struct model *a, struct model *b, const char *path)
     return 0;
 }
 
-/* Reads the new file back into a model of its own and compares every weight. */
-static int verify(struct model *m, const char *model, const char *out,
+static bool same_numbers(const struct mgpu_array *x, const struct mgpu_array *y)
+{
+    bool same = x && y && mgpu_array_count(x) == mgpu_array_count(y);
+    for (int64_t i = 0; same && i < mgpu_array_count(x); i++) {
+        float a = (float)mgpu_get_double(x->data, x->type, i);
+        float b = (float)mgpu_get_double(y->data, y->type, i);
+        same = a == b || (isnan(a) && isnan(b));
+    }
+    return same;
+}
+
+/* The optimizer's arrays, which files have in single precision. */
+static int same_state(const struct mgpu_model_state *a, const struct mgpu_model_state *b,
+                      const char *path)
+{
+    for (int i = 0; i < a->list.count; i++) {
+        const char *name = a->list.item[i].name;
+        if (!same_numbers(&a->list.item[i].array, mgpu_array_list_find(&b->list, name)))
+            return mgpu_fail(MGPU_EIO, "%s: read back, '%s' is not what was written", path, name);
+    }
+    return 0;
+}
+
+/* Reads the new file back into a model of its own and compares every weight; an optimizer's arrays,
+ * too, but those of Keras's store, which does not say to which weight they belong. */
+static int verify(struct model *m, const char *model, const char *out, enum mgpu_target target,
                   const struct mgpu_convert_options *o)
 {
+    bool named = target != MGPU_TARGET_KERAS_STORE;
     struct model again;
     struct mgpu_weights_result r = {0};
+    struct mgpu_model_state state = {0}, *slots = m->source.state && named ? &state : NULL;
     const struct mgpu_match_options match = {.allow_nonfinite = true, .by_order = o->by_order};
     int rc = open_model(&again, model);
     if (rc == 0)
         rc = mgpu_weights_from_file(&again.weights, again.model, out, !o->keep_wrapper, &match, &r,
-                                    NULL);
+                                    slots);
     if (rc == 0)
         rc = same_contents(m, &again, out);
+    if (rc == 0 && slots)
+        rc = same_state(m->source.state, slots, out);
     mgpu_weights_result_free(&r);
+    mgpu_array_list_free(&state.list);
     close_model(&again);
     return rc;
 }
@@ -187,7 +216,7 @@ static int write_model(struct model *m, const char *in, const char *out, enum mg
     MGPU_TRY(mgpu_model_write(&m->source, out, target, &w, &count));
     if (target == MGPU_TARGET_ONNX)
         tell_training_form(m, out);
-    return o->verify ? verify(m, o->model ? o->model : in, out, o) : 0;
+    return o->verify ? verify(m, o->model ? o->model : in, out, target, o) : 0;
 }
 
 static int through_model(const char *in, const char *out, enum mgpu_target target,
@@ -275,21 +304,43 @@ static int check_options(const struct mgpu_convert_options *o, enum mgpu_target 
     return 0;
 }
 
+/* What says how IN's weights find their places in a model is of no use where they do not have to;
+ * a file of weights alone knows neither layouts nor a second kind of names. */
+static int check_alone(const struct mgpu_convert_options *o, bool is_model, enum mgpu_target target)
+{
+    bool keras = target == MGPU_TARGET_KERAS_H5 || target == MGPU_TARGET_KERAS_STORE;
+    const char *option = o->map                                ? "--map"
+                         : o->by_order && !(is_model && keras) ? "--by-order"
+                         : o->partial                          ? "--partial"
+                         : o->skip_mismatch                    ? "--skip-mismatch"
+                         : o->keep_wrapper && is_model         ? "--unwrap off"
+                         : o->like && !is_model                ? "--like"
+                         : o->verify && !is_model              ? "--verify"
+                         : o->names && !is_model               ? "--names"
+                                                               : NULL;
+    return option ? mgpu_fail(MGPU_EUSAGE, "%s needs --model MODEL.onnx", option) : 0;
+}
+
+static int convert_alone(struct mgpu_checkpoint *c, const char *out, enum mgpu_target target,
+                         const struct mgpu_convert_options *o, struct mgpu_weights_result *r)
+{
+    bool is_model = c->kind == MGPU_CHECKPOINT_ONNX;
+    if (is_model && o->optimizer_state)
+        return mgpu_fail(MGPU_EUSAGE, "%s is a model, which holds no optimizer's state", c->path);
+    if (!is_model && target == MGPU_TARGET_ONNX)
+        return mgpu_fail(MGPU_EUSAGE,
+                         "%s holds only weights: give the graph with --model MODEL.onnx", c->path);
+    MGPU_TRY(check_alone(o, is_model, target));
+    return is_model ? through_model(c->path, out, target, o, r)
+                    : without_model(c, out, target, o, r);
+}
+
 static int convert_file(const char *in, const char *out, enum mgpu_target target,
                         const struct mgpu_convert_options *o, struct mgpu_weights_result *r)
 {
     struct mgpu_checkpoint *c;
     MGPU_TRY(mgpu_checkpoint_open(&c, in, !o->keep_wrapper));
-    int rc = c->kind == MGPU_CHECKPOINT_ONNX && o->optimizer_state
-                 ? mgpu_fail(MGPU_EUSAGE, "%s is a model, which holds no optimizer's state", in)
-             : c->kind == MGPU_CHECKPOINT_ONNX ? through_model(in, out, target, o, r)
-             : target == MGPU_TARGET_ONNX      ? mgpu_fail(MGPU_EUSAGE,
-                                                           "%s holds only weights: give the graph "
-                                                                "with --model MODEL.onnx",
-                                                           in)
-             : o->map || o->like || o->verify
-                 ? mgpu_fail(MGPU_EUSAGE, "--map, --like and --verify need --model")
-                 : without_model(c, out, target, o, r);
+    int rc = convert_alone(c, out, target, o, r);
     mgpu_checkpoint_close(c);
     return rc;
 }

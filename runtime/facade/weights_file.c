@@ -29,8 +29,21 @@ void mgpu_weights_result_free(struct mgpu_weights_result *r)
     free(r->left);
 }
 
+static void tell_state(const char *path, int arrays)
+{
+    if (arrays)
+        mgpu_note("%s: %d arrays of an optimizer are left out (--optimizer-state takes them)", path,
+                  arrays);
+}
+
+void mgpu_tell_state(const struct mgpu_checkpoint *c)
+{
+    tell_state(c->path, mgpu_checkpoint_state_count(c));
+}
+
 void mgpu_weights_tell_left(const struct mgpu_weights_result *r, const char *path)
 {
+    tell_state(path, r->state_left);
     for (int i = 0; i < r->lefts; i++)
         mgpu_note("%s: left out: %s", path, r->left[i].text);
 }
@@ -142,14 +155,6 @@ static int load_slots(const struct mgpu_match *m, const struct mgpu_weights *wei
     return mgpu_checkpoint_updates(&out->updates, c);
 }
 
-void mgpu_tell_state(const struct mgpu_checkpoint *c)
-{
-    int n = mgpu_checkpoint_state_count(c);
-    if (n)
-        mgpu_note("%s: %d arrays of an optimizer are left out (--optimizer-state takes them)",
-                  c->path, n);
-}
-
 int mgpu_weights_from_file(struct mgpu_weights **weights, const struct mgpu_onnx_model *model,
                            const char *path, bool unwrap, const struct mgpu_match_options *options,
                            struct mgpu_weights_result *result, struct mgpu_model_state *slots)
@@ -164,10 +169,10 @@ int mgpu_weights_from_file(struct mgpu_weights **weights, const struct mgpu_onnx
         rc = mgpu_match_load(m, *weights, options);
     if (rc == 0 && slots)
         rc = load_slots(m, *weights, slots);
-    else if (rc == 0)
-        mgpu_tell_state(c);
-    if (rc == 0)
+    if (rc == 0) {
         set_result(result, m);
+        result->state_left = slots ? 0 : mgpu_checkpoint_state_count(c);
+    }
     mgpu_match_free(m);
     mgpu_variables_free(v);
     mgpu_checkpoint_close(c);

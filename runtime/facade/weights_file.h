@@ -16,6 +16,7 @@ struct mgpu_weights_result {
     char unwrapped[256]; /* "", or "wrapper model_1 removed" */
     int lefts;
     struct mgpu_weights_left *left;
+    int state_left; /* arrays of an optimizer that were not asked for */
 };
 
 void mgpu_weights_result_set(struct mgpu_weights_result *result, int matched, int total,
@@ -32,7 +33,7 @@ int mgpu_weights_from_file(struct mgpu_weights **weights, const struct mgpu_onnx
 /* A note where the file has an optimizer's arrays, which are not taken. */
 void mgpu_tell_state(const struct mgpu_checkpoint *c);
 
-/* A note for each tensor that was left out of `path`. */
+/* A note for each tensor that was left out of `path`, and one for an optimizer's arrays. */
 void mgpu_weights_tell_left(const struct mgpu_weights_result *result, const char *path);
 
 /* The tensors of a file under the names that a file of kind `target` gives them, in the layouts

@@ -239,9 +239,10 @@ static int report_missing(const struct sweep *s)
             continue;
         missing++;
         const struct mgpu_node *stop = find_stop(s, p->value->id);
-        int n = snprintf(list + used, sizeof list - used, "\n  weight '%s'%s%s", p->name,
-                         stop ? ": no gradient passes " : ": the loss does not use it",
-                         stop ? mgpu_origin_text(text, &stop->origin) : "");
+        int n =
+            snprintf(list + used, sizeof list - used, "%s weight '%s'%s%s", missing > 1 ? ";" : "",
+                     p->name, stop ? ": no gradient passes " : ": the loss does not use it",
+                     stop ? mgpu_origin_text(text, &stop->origin) : "");
         if (n > 0 && used + (size_t)n < sizeof list)
             used += (size_t)n;
     }

@@ -331,6 +331,35 @@ static const char *const tied =
     "y = MatMul(b, val_2) name=\"/out/MatMul\"\n"
     "output y float N 8\n";
 
+/* Such a model as the file of weights: both are taken, if they are still each other's transpose. */
+static void test_tied_sources(void)
+{
+    const char *model = path_of("tied.onnx"), *other = path_of("other.onnx"),
+               *names = path_of("names.npz"), *out = path_of("out.onnx");
+    const struct mgpu_convert_options into = {.model = model, .verify = true},
+                                      as_onnx = {.names = "onnx"};
+    char text[1024], *at;
+    int differ;
+    FILE *null = fopen("/dev/null", "w");
+    make_onnx_file(model, tied);
+    snprintf(text, sizeof text, "%s", tied);
+    while ((at = strstr(text, " 32"))) /* in both */
+        memcpy(at, " 99", 3);
+    make_onnx_file(other, text);
+    CHECK_OK(weights_convert(line, other, out, &into));
+    CHECK_(!strcmp(line, "3 of 3 tensors\n") && weights_differ(out, other, 0) == 0, "%s", line);
+    CHECK_OK(mgpu_weights_compare(other, out, &into, false, null, &differ));
+    CHECK(differ == 0);
+    CHECK_OK(weights_convert(line, other, names, &as_onnx));
+    CHECK_OK(weights_convert(line, names, out, &into));
+    CHECK(weights_differ(out, other, 0) == 0);
+    memcpy(strstr(text, " 99"), " 98", 3);
+    make_onnx_file(other, text);
+    CHECK_FAILS(weights_convert(line, other, out, &into),
+                "'out.weight' and 'val_2' are one weight in the model, and differ in the file");
+    fclose(null);
+}
+
 /* Parameters of the model itself: used as they are, turned, and a scalar. */
 static const char *const own_parameters = "producer pytorch\n"
                                           "input x float N 2\n"
@@ -349,6 +378,7 @@ static void test_torch_names(void)
         table[i] = i + 1;
     check_attention(tied, 3, "emb.weight", "[8,4]", table);
     check_attention(tied, 3, "out.weight", "[8,4]", table);
+    test_tied_sources();
     check_attention(own_parameters, 3, "a", "[2,2]", (double[]){1, 2, 3, 4});
     check_attention(own_parameters, 3, "scale", "[]", (double[]){3});
     *told = 0;
@@ -508,6 +538,38 @@ static void write_text(const char *path, const char *text)
     build_bytes(path, text, strlen(text));
 }
 
+/* How weights find their places has no meaning without a model. */
+static void test_alone(const char *model, const char *file)
+{
+    static const struct {
+        struct mgpu_convert_options options;
+        const char *name;
+        bool model, file; /* refused for that as IN */
+    } alone[] = {
+        {{.map = "/nonexistent"}, "--map", true, true},
+        {{.by_order = true}, "--by-order", true, true},
+        {{.partial = true}, "--partial", true, true},
+        {{.skip_mismatch = true}, "--skip-mismatch", true, true},
+        {{.keep_wrapper = true}, "--unwrap off", true, false},
+        {{.names = "source"}, "--names", false, true},
+        {{.verify = true}, "--verify", false, true},
+    };
+    const char *out = path_of("alone.npz");
+    int differ;
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++)
+        for (int k = 0; k < 2; k++) {
+            int rc = weights_convert(line, k ? model : file, out, &alone[i].options);
+            bool refused = k ? alone[i].model : alone[i].file;
+            CHECK_(refused ? rc == MGPU_EUSAGE && strstr(mgpu_error(), alone[i].name) : rc == 0,
+                   "%s: %d %s", alone[i].name, rc, mgpu_error());
+        }
+    CHECK_OK(weights_convert(line, file, out, &(struct mgpu_convert_options){0}));
+    CHECK(mgpu_weights_compare(file, out, &alone[0].options, false, stdout, &differ) ==
+          MGPU_EUSAGE);
+    CHECK_FAILS(mgpu_weights_compare(file, model, &alone[0].options, false, stdout, &differ),
+                "/nonexistent");
+}
+
 static void test_rules(void)
 {
     static const char *const layers[] = {"one", NULL};
@@ -527,6 +589,7 @@ static void test_rules(void)
     CHECK_FAILS(weights_convert(line, file, out, &o), "did you mean 'net/dense_1/kernel'?");
     write_text(rules, "two -> net/dense_1/kernel\n");
     CHECK_FAILS(weights_convert(line, file, out, &o), "has no 'two'");
+    test_alone(model, file);
     write_text(rules, "\n\none/kernel:0\n");
     CHECK_FAILS(weights_convert(line, file, out, &o), "rules:3: ");
     o.map = NULL;

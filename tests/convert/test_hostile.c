@@ -238,6 +238,9 @@ static void test_text(void)
                     "a name with a zero byte");
     put_safetensors("{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}} x",
                     "not JSON");
+    put_safetensors(
+        "{\"a\\u001b[31m\\nb\":{\"dtype\":\"Q1\",\"shape\":[4],\"data_offsets\":[0,16]}}",
+        "'a\\x1b[31m\\nb': data type Q1");
     put("y.safetensors", "\xff\xff\xff\xff\xff\xff\0\0{}", 10, "is not in the file");
 }
 

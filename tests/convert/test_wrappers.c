@@ -93,6 +93,27 @@ static void test_chains(enum mgpu_target target)
     }
 }
 
+/* The model's own parameters are in no layer, and lose the prefix with all others: beside one that
+ * has no place, too. Where that makes two names one, none loses it. */
+static void test_own_parameters(void)
+{
+    const char *own = tiny_path("own.onnx");
+    const struct mgpu_convert_options o = {.model = own, .partial = true}, all = {.model = own};
+    make_onnx_file(own, "producer pytorch\ninput x float N 2\n"
+                        "init fc.weight float 2 2 = 1 2 3 4\ninit pos float 2 2 = 0.5\n"
+                        "h = Gemm(x, fc.weight) transB=1\ny = MatMul(h, pos)\n"
+                        "output y float N 2\n");
+    put(NAMES("model.fc.weight", "model.pos", "model.cls"), 2);
+    CHECK_FAILS(weights_convert(line, file, out, &all), "'model.cls' [2,2] has no place");
+    CHECK_OK(weights_convert(line, file, out, &o));
+    CHECK_(!strcmp(line, "2 of 3 tensors, prefix model. removed\n"), "%s", line);
+    CHECK(weights_hold(out, "pos", "[2,2]", (double[]){5, 6, 7, 8}));
+    put(NAMES("model.fc.weight", "model.pos", "pos"), 2);
+    CHECK_OK(weights_convert(line, file, out, &o));
+    CHECK_(!strcmp(line, "1 of 3 tensors\n"), "%s", line);
+    CHECK(weights_hold(out, "pos", "[2,2]", (double[]){9, 10, 11, 12}));
+}
+
 /* ---- What is not the model's ----------------------------------------------------------------- */
 
 /* Of two models no part is taken: neither a parameter of the model itself, which stands apart from
@@ -358,6 +379,7 @@ int main(void)
     make_model(tiny_path("full.onnx"), "1 2 3 4", "5 6 7 8");
     test_chains(MGPU_TARGET_SAFETENSORS);
     test_chains(MGPU_TARGET_NPZ);
+    test_own_parameters();
     test_foreign();
     test_shards();
     test_left_out();

@@ -21,6 +21,12 @@ def put(name, content):
         f.write(content)
 
 
+def put_zip(name, members):
+    with zipfile.ZipFile(os.path.join(HERE, name), "w") as f:
+        for member, content in members.items():
+            f.writestr(zipfile.ZipInfo(member), content)
+
+
 def npy(header, data, version=1):
     """An npy file with exactly this header text."""
     text = header.encode() + b"\n"
@@ -73,6 +79,8 @@ def make_npz():
     damaged = bytearray(open(os.path.join(HERE, "one.npz"), "rb").read())
     damaged[damaged.index(MATRIX.tobytes())] ^= 1
     put("damaged.npz", bytes(damaged))
+    put_zip("twins.npz", {"x.npy": npy(header(), MATRIX.tobytes()), "x": b"other"})
+    put_zip("long.npz", {"x.npy": npy(header(), MATRIX.tobytes() + b"???")})
 
 
 def zip64(content):

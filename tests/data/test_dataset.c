@@ -82,6 +82,8 @@ static void test_npz(void)
     check_refused(GOLDEN "cut.npz:x", "cut off");
     check_refused(GOLDEN "bomb.npz:zeros", "claims 2147483648 bytes");
     check_refused(GOLDEN "damaged.npz:x", "check sum");
+    check_refused(GOLDEN "twins.npz", "two members are the array 'x'");
+    check_refused(GOLDEN "long.npz", "3 bytes follow the array");
     struct mgpu_name_list names;
     CHECK_OK(mgpu_dataset_list(&names, GOLDEN "stored.npz"));
     CHECK(names.count == 2 && strcmp(names.items[1], "y") == 0);

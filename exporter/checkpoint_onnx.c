@@ -40,7 +40,7 @@ static int read_all(struct mgpu_checkpoint *c)
     struct mgpu_weights *weights;
     MGPU_TRY(mgpu_onnx_read(&o->file, c->path));
     MGPU_TRY(mgpu_onnx_model_new(&o->model, o->file));
-    MGPU_TRY(mgpu_weights_identify(&weights, o->model, &options));
+    MGPU_TRY(mgpu_prefix(mgpu_weights_identify(&weights, o->model, &options), "%s", c->path));
     for (int i = 0; i < o->model->initializers; i++) {
         const struct mgpu_onnx_initializer *init = &o->model->initializer[i];
         if (init->array.type == MGPU_UNDEFINED)

@@ -8,6 +8,7 @@
 #include "importer/weight_parts.h"
 #include "runtime/base/status.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -341,6 +342,52 @@ int mgpu_weights_of_use(const struct mgpu_weights *weights, int node, int input,
     return place ? place->weight : -1;
 }
 
+/* ---- What no graph can say ------------------------------------------------------------------ */
+
+/* The last dimension of a value: an initializer's, or as the file tells it; 0: unknown. */
+static int64_t last_dim(const struct mgpu_onnx_model *m, const char *name)
+{
+    int at = mgpu_onnx_find_initializer(m, name);
+    const struct mgpu_array *a = at < 0 ? NULL : &m->initializer[at].array;
+    if (a)
+        return a->rank ? a->dims[a->rank - 1] : 0;
+    const Onnx__GraphProto *graph = m->file->proto->graph;
+    for (size_t i = 0; i < graph->n_value_info; i++) {
+        const Onnx__ValueInfoProto *v = graph->value_info[i];
+        if (!v->name || strcmp(v->name, name) || !v->type ||
+            v->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE)
+            continue;
+        const Onnx__TensorShapeProto *shape = v->type->tensor_type->shape;
+        const Onnx__TensorShapeProto__Dimension *last =
+            shape && shape->n_dim ? shape->dim[shape->n_dim - 1] : NULL;
+        bool known =
+            last && last->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
+        return known ? last->dim_value : 0;
+    }
+    return 0;
+}
+
+/* Of PyTorch's LSTM with proj_size dynamo writes an LSTM as wide as the projection, with pieces of
+ * the weights: the cell's initial state has still its true width. */
+static int check_projections(const struct mgpu_onnx_model *m)
+{
+    enum { INITIAL_C = 6 };
+    for (int i = 0; i < m->node_total; i++) {
+        const struct mgpu_onnx_node *n = m->all[i];
+        bool starts = !strcmp(n->type, "LSTM") && n->inputs > INITIAL_C && *n->input[INITIAL_C];
+        int64_t hidden = starts ? mgpu_onnx_int(n, "hidden_size", 0) : 0;
+        int64_t cell = hidden ? last_dim(m, n->input[INITIAL_C]) : 0;
+        if (cell && cell != hidden)
+            return mgpu_fail(MGPU_EUNSUPPORTED,
+                             "node '%s' (LSTM): its cell has %" PRId64
+                             " elements, its output %" PRId64
+                             ": ONNX has no LSTM with proj_size, and what PyTorch's exporter wrote "
+                             "of it is not the model",
+                             n->name, cell, hidden);
+    }
+    return 0;
+}
+
 /* ---- The main line -------------------------------------------------------------------------- */
 
 static void clean_up(struct mgpu_identify *in)
@@ -353,6 +400,8 @@ static void clean_up(struct mgpu_identify *in)
 int mgpu_weights_identify(struct mgpu_weights **out, struct mgpu_onnx_model *model,
                           const struct mgpu_weights_options *options)
 {
+    *out = NULL;
+    MGPU_TRY(check_projections(model));
     struct mgpu_weights *weights = new_weights(model);
     struct mgpu_identify in = {
         .arena = weights->arena,

@@ -89,6 +89,20 @@ static void test_folded(void)
     CHECK(weights_hold(file, "layer1.0.down.1.bias", "[2]", (const double[]){5, 6}));
 }
 
+/* dynamo's LSTM with proj_size=1 of two: no LSTM of ONNX. */
+static void test_projection(void)
+{
+    const struct mgpu_convert_options none = {0};
+    const char *model = tiny_model("producer pytorch\ninput x float 3 N 2\n"
+                                   "init w float 1 4 2 = .5\ninit r float 1 4 1 = .25\n"
+                                   "init b float 1 8 = .1\n"
+                                   "init h float 1 1 1 = 0\ninit c float 1 1 2 = 0\n"
+                                   "y = LSTM(x, w, r, b, -, h, c) hidden_size=1\n"
+                                   "output y float 3 1 N 1\n");
+    CHECK(weights_convert(line, model, tiny_path("file.safetensors"), &none) < 0);
+    CHECK_(strstr(mgpu_error(), "no LSTM with proj_size"), "%s", mgpu_error());
+}
+
 int main(void)
 {
     tiny_begin();
@@ -105,6 +119,7 @@ int main(void)
     check_computed("products_dy", "'mul' is no parameter of the model: the exporter computed it",
                    "the exporter computed it of parameters");
     test_folded();
+    test_projection();
     tiny_end();
     return test_end();
 }

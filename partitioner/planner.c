@@ -71,6 +71,15 @@ static int check_types(const struct mgpu_planner *p)
     return 0;
 }
 
+/* A run reads its devices more than once, and says this once. */
+static void tell_likeness(const struct mgpu_topology *t)
+{
+    for (int k = 0; k < t->kinds; k++)
+        if (t->kind[k].stands_for)
+            mgpu_note("no table has the GPU '%s': its costs are those of the most alike, %s",
+                      t->kind[k].stands_for, t->kind[k].name);
+}
+
 static int settle_devices(struct mgpu_planner *p)
 {
     const struct mgpu_planner_options *o = p->options;
@@ -78,6 +87,7 @@ static int settle_devices(struct mgpu_planner *p)
     struct mgpu_topology *t = p->planned->topology;
     for (int i = 0; o->memory && i < t->devices; i++)
         t->device[i].memory = o->memory;
+    tell_likeness(t);
     label_devices(p);
     MGPU_TRY(check_types(p));
     return settle_weights(p);

@@ -74,6 +74,7 @@ struct mgpu_topology *mgpu_topology_first(const struct mgpu_topology *from, int 
     memcpy(t->kind, from->kind, sizeof *t->kind * (size_t)t->kinds);
     for (int k = 0; k < t->kinds; k++) {
         t->kind[k].name = mgpu_arena_string(t->arena, from->kind[k].name);
+        t->kind[k].stands_for = NULL; /* said of the whole */
         t->kind[k].busy = t->kind[k].threads ? busy : 0;
     }
     memcpy(t->device, from->device, sizeof *t->device * (size_t)devices);
@@ -371,6 +372,8 @@ static int add_gpu(struct mgpu_topology *t, int i, int number, const struct mgpu
     MGPU_TRY(mgpu_cuda_facts(&facts, number));
     *gpu = mgpu_known_gpu(facts.name, facts.sm, facts.memory);
     t->device[i].kind = kind_of_gpu(t, *gpu);
+    if (!mgpu_is_called(facts.name, *gpu))
+        t->kind[t->device[i].kind].stands_for = mgpu_arena_string(t->arena, facts.name);
     t->device[i].memory = facts.memory;
     return 0;
 }

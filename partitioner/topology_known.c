@@ -35,11 +35,10 @@ static bool begins_with(const char *text, const char *known)
     return !isalnum((unsigned char)*text);
 }
 
-/* "NVIDIA A100-SXM4-80GB" is an a100 and an a100-80. */
-static bool is_called(const char *name, const char *known)
+bool mgpu_is_called(const char *name, const struct mgpu_known_device *known)
 {
     for (const char *at = name; *at; at++)
-        if ((at == name || !isalnum((unsigned char)at[-1])) && begins_with(at, known))
+        if ((at == name || !isalnum((unsigned char)at[-1])) && begins_with(at, known->name))
             return true;
     return false;
 }
@@ -49,7 +48,7 @@ const struct mgpu_known_device *mgpu_known_gpu(const char *name, int sm, int64_t
     const struct mgpu_known_device *best = NULL;
     int most = 0;
     for (const struct mgpu_known_device *k = mgpu_known_devices; k->name; k++) {
-        int fits = is_called(name, k->name) ? INT_MAX : k->sm <= sm ? k->sm : 0;
+        int fits = mgpu_is_called(name, k) ? INT_MAX : k->sm <= sm ? k->sm : 0;
         double off = fabs(k->memory_gib - (double)memory / 0x1p30);
         if (fits < most ||
             (best && fits == most && off >= fabs(best->memory_gib - (double)memory / 0x1p30)))

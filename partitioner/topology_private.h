@@ -28,6 +28,9 @@ extern const struct mgpu_known_device mgpu_known_devices[];
  * newer. Of several the one whose memory is most alike. */
 const struct mgpu_known_device *mgpu_known_gpu(const char *name, int sm, int64_t memory);
 
+/* "NVIDIA A100-SXM4-80GB" is called an a100 and an a100-80. */
+bool mgpu_is_called(const char *name, const struct mgpu_known_device *known);
+
 /* Fills a kind from a row of the table. */
 void mgpu_kind_of_known(struct mgpu_device_kind *kind, const struct mgpu_known_device *known);
 

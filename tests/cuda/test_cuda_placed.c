@@ -117,6 +117,29 @@ static void test_planned(const char *model)
     mgpu_topology_free(t);
 }
 
+static int likenesses;
+
+static void listen(void *context, const char *text)
+{
+    (void)context;
+    likenesses += strstr(text, "no table has the GPU 'double 0'") && strstr(text, "h100");
+}
+
+/* A GPU of an unknown name is costed as another, which is said once. */
+static void test_unknown_gpu(const char *model)
+{
+    struct mgpu_options o = options();
+    struct mgpu_partition_options p = {0};
+    struct mgpu_partition *made;
+    o.devices = "cuda:0,cuda:0";
+    likenesses = 0;
+    mgpu_set_note(listen, NULL);
+    CHECK_OK(mgpu_partition_new(&made, model, &o, &p));
+    mgpu_set_note(NULL, NULL);
+    mgpu_partition_free(made);
+    CHECK_(likenesses == 1, "said %d times", likenesses);
+}
+
 /* The second step, captured, without one of its waits (-1: with all). */
 static int step_without(const char *model, int wait, double *loss, bool *found)
 {
@@ -165,6 +188,7 @@ int main(void)
     check(model, "cpu:1", NULL);
     check(model, "cpu:1", "cpu:0");
     test_planned(model);
+    test_unknown_gpu(model);
     test_dropped_events(model);
     double_end();
     CHECK_(!double_complaints(), "%s", double_complaint());

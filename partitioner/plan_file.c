@@ -30,6 +30,11 @@ void mgpu_plan_file_free(struct mgpu_plan_file *plan)
 
 /* ---- Devices --------------------------------------------------------------------------------- */
 
+bool mgpu_is_device_name(const char *name)
+{
+    return *name && !strpbrk(name, ",#") && strcmp(name, "all") && strcmp(name, MGPU_AND_SO_ON);
+}
+
 const char *mgpu_device_label(struct mgpu_arena *arena, const char *const *name, int device)
 {
     int before = 0;
@@ -52,16 +57,17 @@ void mgpu_plan_file_devices(struct mgpu_plan_file *plan, int count, const char *
 
 const char *mgpu_plan_file_place(const struct mgpu_plan_file *plan, int place)
 {
-    if (plan->replicas == 1)
-        return plan->label[place];
-    if (plan->replicas == plan->devices)
+    enum { FEW = 4 };
+    const char *text = plan->label[place];
+    if (plan->replicas > 1 && plan->replicas == plan->devices)
         return "all";
-    size_t length = 1;
-    for (int r = 0; r < plan->replicas; r++)
-        length += strlen(plan->label[r * plan->places + place]) + 1;
-    char *text = mgpu_arena_alloc(plan->arena, length), *end = text;
-    for (int r = 0; r < plan->replicas; r++)
-        end = stpcpy(stpcpy(end, r ? "," : ""), plan->label[r * plan->places + place]);
+    for (int r = 1; r < plan->replicas; r++) {
+        bool left_out = plan->replicas > FEW && r > 1 && r < plan->replicas - 1;
+        if (!left_out || r == 2)
+            text = mgpu_arena_format(plan->arena, "%s,%s", text,
+                                     left_out ? MGPU_AND_SO_ON
+                                              : plan->label[r * plan->places + place]);
+    }
     return text;
 }
 

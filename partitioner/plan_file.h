@@ -13,8 +13,10 @@
  * A node's key is its first output; name and type are for the reader and are checked. Nodes stand
  * in an order in which they can run. "device" is a name out of "devices", with the slice "all"; or,
  * where the batch is cut into R parts, the R devices that each compute the node for one part
- * ("cpu:0,cpu:2", or "all"), with the slice "batch". As in the runtime (runtime/compile/plan.h),
- * device number replica * places + place is place `place` of a replica. Where a device is listed
+ * ("cpu:0,cpu:2", or "all"), with the slice "batch". "cpu:0,cpu:2,...,cpu:10" are every second one:
+ * "..." goes on in "devices" at the distance of the two before it (of one before: to each next one)
+ * to the one behind it. As in the runtime (runtime/compile/plan.h), device number
+ * replica * places + place is place `place` of a replica. Where a device is listed
  * twice (two ranks on it) the second is called "cpu:0#1". "predicted", "alternatives" and "profile"
  * do not matter to what runs.
  */
@@ -28,6 +30,8 @@
 #include <stdio.h>
 
 enum { MGPU_PLAN_VERSION = 1, MGPU_PLAN_DEVICES = 4096 };
+
+#define MGPU_AND_SO_ON "..."
 
 struct mgpu_plan_node {
     const char *output, *name, *type;
@@ -90,13 +94,16 @@ struct mgpu_plan_file {
 struct mgpu_plan_file *mgpu_plan_file_new(void);
 void mgpu_plan_file_free(struct mgpu_plan_file *plan);
 
+/* Whether a device can be called so: what means something else in a plan is no name. */
+bool mgpu_is_device_name(const char *name);
+
 /* What plans and options call device i of these: its name, but "cuda:0#1" for the second cuda:0. */
 const char *mgpu_device_label(struct mgpu_arena *arena, const char *const *name, int device);
 
 /* Sets device, label and predicted.memory_bytes; names are copied. */
 void mgpu_plan_file_devices(struct mgpu_plan_file *plan, int count, const char *const *name);
 
-/* The devices of a place: "cpu:0", "cpu:0,cpu:2", "all". Lives in the plan's arena. */
+/* The devices of a place: "cpu:0", "cpu:0,cpu:2,...,cpu:10", "all". Lives in the plan's arena. */
 const char *mgpu_plan_file_place(const struct mgpu_plan_file *plan, int place);
 
 /* The place that these devices are together, or MGPU_EINVALID. The first set that is asked for says

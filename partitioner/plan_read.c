@@ -94,7 +94,7 @@ static int read_devices(const struct reader *r)
         return mgpu_fail(MGPU_EINVALID, "%s: 'devices' lists %d: not from 1 to %d", r->path, count,
                          MGPU_PLAN_DEVICES);
     for (int i = 0; i < count; i++)
-        if (!*name[i] || strpbrk(name[i], ",#") || !strcmp(name[i], "all"))
+        if (!mgpu_is_device_name(name[i]))
             return mgpu_fail(MGPU_EINVALID, "%s: 'devices': '%s' is not the name of a device",
                              r->path, name[i]);
     mgpu_plan_file_devices(r->plan, count, name);
@@ -139,6 +139,29 @@ struct set {
     int count, *device;
 };
 
+static int add_device(const struct mgpu_plan_file *plan, const char *word, struct set *s, int i)
+{
+    if (s->count == plan->devices)
+        return mgpu_fail(MGPU_EINVALID, "'%s' names a device twice", word);
+    s->device[s->count++] = i;
+    return 0;
+}
+
+/* Those between the last and device `to`, as far from each other as the last two. */
+static int go_on(const struct mgpu_plan_file *plan, const char *word, struct set *s, int to)
+{
+    int last = s->count ? s->device[s->count - 1] : to;
+    int step = s->count > 1 ? last - s->device[s->count - 2] : 1;
+    if (step < 1 || last >= to || (to - last) % step)
+        return mgpu_fail(MGPU_EINVALID,
+                         "'%s': '" MGPU_AND_SO_ON "' goes on at the distance of the two devices "
+                         "before it, up to the one behind it",
+                         word);
+    for (int i = last + step; i < to; i += step)
+        MGPU_TRY(add_device(plan, word, s, i));
+    return 0;
+}
+
 static int parse_set(struct mgpu_plan_file *plan, const char *word, struct set *out)
 {
     out->device = MGPU_NEW_ARRAY(plan->arena, int, plan->devices);
@@ -150,11 +173,12 @@ static int parse_set(struct mgpu_plan_file *plan, const char *word, struct set *
     }
     char *rest = mgpu_arena_string(plan->arena, word), *name;
     while ((name = strsep(&rest, ","))) {
-        int i = find_device(plan, name);
+        bool more = !strcmp(name, MGPU_AND_SO_ON) && rest;
+        int i = find_device(plan, more ? name = strsep(&rest, ",") : name);
         MGPU_TRY(i);
-        if (out->count == plan->devices)
-            return mgpu_fail(MGPU_EINVALID, "'%s' names a device twice", word);
-        out->device[out->count++] = i;
+        if (more)
+            MGPU_TRY(go_on(plan, word, out, i));
+        MGPU_TRY(add_device(plan, word, out, i));
     }
     return 0;
 }
@@ -289,25 +313,38 @@ static int read_owners(const struct reader *r)
     return 0;
 }
 
-/* Places up to the last that has something to do. */
-static int used_places(const struct mgpu_plan_file *plan)
+/* Places up to the last that computes. */
+static int computing_places(const struct mgpu_plan_file *plan)
 {
     int last = 0;
     for (int i = 0; i < plan->nodes; i++)
         last = plan->node[i].place > last ? plan->node[i].place : last;
-    for (int i = 0; i < plan->owners; i++)
-        last = plan->owner[i].place > last ? plan->owner[i].place : last;
     return last + 1;
 }
 
-/* The strategy is a name for what the nodes' devices say. */
+/* Places up to the last that has something to do. */
+static int used_places(const struct mgpu_plan_file *plan)
+{
+    int used = computing_places(plan);
+    for (int i = 0; i < plan->owners; i++)
+        used = plan->owner[i].place >= used ? plan->owner[i].place + 1 : used;
+    return used;
+}
+
+static const char *strategy_of(const struct mgpu_plan_file *plan, int places)
+{
+    if (plan->replicas > 1)
+        return places > 1 ? "hybrid" : "data";
+    return places > 1 ? "branch" : "single";
+}
+
+/* The strategy is a name for what the nodes' devices say; weights may have one of their own. */
 static int check_strategy(const struct reader *r)
 {
     const struct mgpu_plan_file *plan = r->plan;
-    bool split = plan->replicas > 1, placed = used_places(plan) > 1;
-    const char *is = split ? (placed ? "hybrid" : "data") : (placed ? "branch" : "single");
-    const char *said = plan->strategy;
-    if (!strcmp(said, is) || !strcmp(said, "stacked") || !strcmp(said, "manual"))
+    const char *is = strategy_of(plan, computing_places(plan)), *said = plan->strategy;
+    if (!strcmp(said, is) || !strcmp(said, strategy_of(plan, used_places(plan))) ||
+        !strcmp(said, "stacked") || !strcmp(said, "manual"))
         return 0;
     return mgpu_fail(MGPU_EINVALID,
                      "%s: 'strategy' is '%s', but by their devices the nodes are '%s'", r->path,

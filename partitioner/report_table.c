@@ -113,15 +113,14 @@ static void print_bounds(const struct mgpu_report *r, FILE *to)
 
 /* ---- Placement ------------------------------------------------------------------------------- */
 
-/* The devices of a place; of many the first and how many there are. */
+/* The devices of a place; of many how many there are. */
 static void print_place(const struct mgpu_plan_file *plan, int place, FILE *to)
 {
-    enum { FEW = 4 };
     const char *all = mgpu_plan_file_place(plan, place);
-    if (plan->replicas <= FEW || !strchr(all, ','))
-        fprintf(to, "  %s: ", all);
+    if (strstr(all, MGPU_AND_SO_ON))
+        fprintf(to, "  %s (%d devices): ", all, plan->replicas);
     else
-        fprintf(to, "  %.*s, ... (%d devices): ", (int)strcspn(all, ","), all, plan->replicas);
+        fprintf(to, "  %s: ", all);
 }
 
 /* Runs of neighbours on one place are one line. */

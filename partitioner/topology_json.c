@@ -19,6 +19,7 @@
  * exception, a latency a hop.
  */
 #include "partitioner/json_in.h"
+#include "partitioner/plan_file.h"
 #include "partitioner/topology_private.h"
 #include "runtime/base/status.h"
 
@@ -188,6 +189,9 @@ static int add_device(struct devices *d, struct mgpu_topology_device device, con
                        : snprintf(device.name, room, "%s:%d", name, number);
     if (n <= 0 || (size_t)n >= room)
         return mgpu_fail(MGPU_EINVALID, "%s: a name has 1 to %zu letters", where, room - 1);
+    if (!mgpu_is_device_name(device.name))
+        return mgpu_fail(MGPU_EINVALID, "%s: '%s' is not a name: no ',' or '#', not 'all' or '%s'",
+                         where, device.name, MGPU_AND_SO_ON);
     if (d->count == MGPU_MAX_PLANNED)
         return mgpu_fail(MGPU_EINVALID, "%s: more than %d devices", where, MGPU_MAX_PLANNED);
     for (int i = 0; i < d->count; i++)

@@ -222,14 +222,25 @@ static void test_wrong_files(void)
     mgpu_plan_file_free(p);
 }
 
-/* Replicas lie a fixed distance apart. */
-static void test_replicas(void)
+/* A plan's text with `from` changed is refused. */
+static void edits_fail(struct mgpu_plan_file *p, const struct edit *wrong, size_t count)
 {
     size_t size;
-    struct mgpu_plan_file *p = make_plan(4, 2, 2);
     CHECK_OK(mgpu_plan_file_write(p, build_path("plan.json")));
     char *text = (char *)build_load(build_path("plan.json"), &size);
     text[size] = 0;
+    for (size_t i = 0; i < count; i++) {
+        char *bad = replaced(text, wrong[i].from, wrong[i].to);
+        read_fails(bad, strlen(bad), wrong[i].message);
+        free(bad);
+    }
+    free(text);
+}
+
+/* Replicas lie a fixed distance apart. */
+static void test_replicas(void)
+{
+    struct mgpu_plan_file *p = make_plan(4, 2, 2);
     static const struct edit wrong[] = {
         {"\"device\": \"cpu:1,cpu:3\"", "\"device\": \"cpu:1,cpu:2\"", "must lie 2 devices apart"},
         {"\"device\": \"cpu:1,cpu:3\"", "\"device\": \"cpu:1\"", "1 device, but the first node"},
@@ -238,12 +249,45 @@ static void test_replicas(void)
         {"\"device\": \"cpu:1,cpu:3\"", "\"device\": \"cpu:1,cpu:1\"", "must lie 2 devices apart"},
         {"\"slice\": \"batch\"", "\"slice\": \"all\"", "each takes its part"},
     };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        char *bad = replaced(text, wrong[i].from, wrong[i].to);
-        read_fails(bad, strlen(bad), wrong[i].message);
-        free(bad);
+    edits_fail(p, wrong, sizeof wrong / sizeof *wrong);
+    mgpu_plan_file_free(p);
+}
+
+/* A plan reads the same whether all devices of a place are named or some are left out. */
+static void test_left_out(void)
+{
+    static const struct edit same[] = {
+        {"cpu:1,cpu:3,...,cpu:11", "cpu:1,cpu:3,cpu:5,cpu:7,cpu:9,cpu:11", NULL},
+        {"cpu:1,cpu:3,...,cpu:11", "cpu:1,cpu:3,cpu:5,...,cpu:9,cpu:11", NULL},
+        {"cpu:1,cpu:3,...,cpu:11", "cpu:1,cpu:3,...,cpu:5,cpu:7,...,cpu:11", NULL},
+    };
+    static const struct edit wrong[] = {
+        {"cpu:1,cpu:3,...,cpu:11", "cpu:1,cpu:3,...,cpu:10", "goes on at the distance"},
+        {"cpu:1,cpu:3,...,cpu:11", "cpu:1,cpu:3,...,cpu:3", "goes on at the distance"},
+        {"cpu:1,cpu:3,...,cpu:11", "cpu:3,cpu:1,...,cpu:11", "goes on at the distance"},
+        {"cpu:1,cpu:3,...,cpu:11", "...,cpu:11", "goes on at the distance"},
+        {"cpu:1,cpu:3,...,cpu:11", "cpu:1,...,cpu:11", "but the first node has 6"},
+        {"cpu:1,cpu:3,...,cpu:11", "cpu:1,cpu:3,...", "'...' is not one of the devices"},
+        {"cpu:1,cpu:3,...,cpu:11", "cpu:1,cpu:3,...,...,cpu:11", "'...' is not one of"},
+        {"cpu:1,cpu:3,...,cpu:11", "cpu:0,...,cpu:11,cpu:0,...,cpu:11", "names a device twice"},
+        {"[ \"cpu:0\"", "[ \"...\"", "'...' is not the name of a device"},
+    };
+    size_t size;
+    struct mgpu_plan_file *p = make_plan(12, 6, 2), *q;
+    CHECK_OK(mgpu_plan_file_write(p, build_path("plan.json")));
+    char *text = (char *)build_load(build_path("plan.json"), &size);
+    text[size] = 0;
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        char *other = replaced(text, same[i].from, same[i].to);
+        build_bytes(build_path("same.json"), other, strlen(other));
+        CHECK_OK(mgpu_plan_file_read(&q, build_path("same.json")));
+        if (q)
+            check_same(p, q);
+        mgpu_plan_file_free(q);
+        free(other);
     }
     free(text);
+    edits_fail(p, wrong, sizeof wrong / sizeof *wrong);
     mgpu_plan_file_free(p);
 }
 
@@ -389,10 +433,14 @@ int main(void)
     test_round_trip(4, 4, 1, "all");
     test_round_trip(4, 2, 2, "cpu:1,cpu:3");
     test_round_trip(5, 2, 2, "cpu:1,cpu:3");
+    test_round_trip(8, 4, 2, "cpu:1,cpu:3,cpu:5,cpu:7");
+    test_round_trip(11, 5, 2, "cpu:1,cpu:3,...,cpu:9");
+    test_round_trip(1024, 512, 2, "cpu:1,cpu:3,...,cpu:1023");
     test_twice();
     test_rewrites();
     test_wrong_files();
     test_replicas();
+    test_left_out();
     test_model();
     test_part();
     test_circles();

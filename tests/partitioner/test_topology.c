@@ -276,6 +276,9 @@ static void check_refused_files(void)
         {"{\"version\": 1, \"devices\": [{\"name\": \"0123456789012345678901234567890123\", "
          "\"kind\": \"t4\"}]}",
          "1 to 31 letters"},
+        {"{\"version\": 1, \"devices\": [{\"name\": \"a,b\", \"kind\": \"t4\"}]}",
+         "devices[0]: 'a,b' is not a name"},
+        {"{\"version\": 1, \"devices\": [{\"name\": \"all\", \"kind\": \"t4\"}]}", "not a name"},
         {"{\"version\": 1, \"kinds\": [{\"name\": \"x\"}], " DEVICES "}", "'tflops' is missing"},
         {"{\"version\": 1, \"kinds\": [{\"name\": \"h100\", \"like\": \"h100\"}], " INSIDE
          ", " DEVICES ", \"links\": [{\"from\": \"a:0\", \"to\": \"q\", \"gb_s\": 1}]}",

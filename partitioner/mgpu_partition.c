@@ -2,6 +2,7 @@
 #include "runtime/cli/begin.h"
 #include "runtime/cli/partition_args.h"
 #include "runtime/cli/reexec.h"
+#include "runtime/base/file_name.h"
 #include "runtime/base/status.h"
 #include "runtime/mgpu.h"
 
@@ -35,27 +36,59 @@ static void show_progress(void *context, const char *what, double share)
 
 /* What is written, and with what. */
 struct result {
-    const char *path;
+    const char *path; /* or NULL */
     int (*write)(const struct mgpu_partition *partition, const char *path);
 };
+enum { RESULTS = 4 };
+
+static void list_results(struct result list[RESULTS], const struct mgpu_partition_command *c)
+{
+    const char *plan = c->plan && strcmp(c->plan, "-") != 0 ? c->plan : NULL;
+    list[0] = (struct result){plan, mgpu_partition_save};
+    list[1] = (struct result){c->timeline, mgpu_partition_timeline};
+    list[2] = (struct result){c->html, mgpu_partition_html};
+    list[3] = (struct result){c->annotate, mgpu_partition_annotate};
+}
+
+static int apart(const char *path, const char *other, const char *what)
+{
+    return other && (!strcmp(path, other) || mgpu_same_file(path, other))
+               ? mgpu_fail(MGPU_EUSAGE, "%s is %s: give what is written another name", path, what)
+               : 0;
+}
+
+/* Before anything is measured or planned: all can be written, and takes the place of nothing else.
+ */
+static int check_results(const struct mgpu_partition_command *c)
+{
+    struct result list[RESULTS];
+    list_results(list, c);
+    for (int i = 0; i < RESULTS; i++) {
+        if (!list[i].path)
+            continue;
+        MGPU_TRY(apart(list[i].path, c->model, "the model that is read"));
+        MGPU_TRY(apart(list[i].path, c->options.devices, "the file of --devices"));
+        MGPU_TRY(apart(list[i].path, c->partition.profile, "the file of --profile"));
+        for (int k = 0; k < i; k++)
+            MGPU_TRY(apart(list[i].path, list[k].path, "written already"));
+        MGPU_TRY(mgpu_check_target(list[i].path));
+    }
+    if (!c->partition.measure || !c->partition.profile)
+        return 0;
+    MGPU_TRY(apart(c->partition.profile, c->model, "the model that is read"));
+    return mgpu_check_target(c->partition.profile);
+}
 
 static int write_results(const struct mgpu_partition *p, const struct mgpu_partition_command *c)
 {
-    const char *plan = c->plan && strcmp(c->plan, "-") != 0 ? c->plan : NULL;
-    const struct result results[] = {{plan, mgpu_partition_save},
-                                     {c->timeline, mgpu_partition_timeline},
-                                     {c->html, mgpu_partition_html},
-                                     {c->annotate, mgpu_partition_annotate}};
-    enum { RESULTS = sizeof results / sizeof *results };
-    for (int i = 0; i < RESULTS; i++)
-        if (results[i].path)
-            MGPU_TRY(mgpu_check_target(results[i].path));
+    struct result list[RESULTS];
+    list_results(list, c);
     for (int i = 0; i < RESULTS; i++) {
-        if (!results[i].path)
+        if (!list[i].path)
             continue;
-        MGPU_TRY(results[i].write(p, results[i].path));
+        MGPU_TRY(list[i].write(p, list[i].path));
         if (!c->quiet)
-            fprintf(stderr, "saved %s\n", results[i].path);
+            fprintf(stderr, "saved %s\n", list[i].path);
     }
     return 0;
 }
@@ -64,6 +97,7 @@ static int plan(const struct mgpu_partition_command *c)
 {
     struct mgpu_partition *p;
     bool print = c->json || (c->plan && !strcmp(c->plan, "-"));
+    MGPU_TRY(check_results(c));
     MGPU_TRY(mgpu_partition_new(&p, c->model, &c->options, &c->partition));
     int rc = write_results(p, c);
     if (rc == 0 && (!print || !c->quiet))

@@ -59,12 +59,13 @@ static void bound_work(struct mgpu_bounds *b, const struct mgpu_flow *f,
     struct speeds c;
     find_classes(&c, r);
     double speed = 0, *pinned = MGPU_NEW_ARRAY(arena, double, r->topology->devices);
+    double *group = MGPU_NEW_ARRAY(arena, double, (size_t)c.classes *(size_t)f->groups);
     b->alone = INFINITY;
     for (int k = 0; k < c.classes; k++) {
         double all = 0;
         c.total[k] = 0;
         for (int g = 0; g < f->groups; g++)
-            c.total[k] += group_ms(f, r, g, c.device[k]);
+            c.total[k] += group[k * f->groups + g] = group_ms(f, r, g, c.device[k]);
         for (int i = 0; i < f->tasks; i++)
             all += mgpu_task_ms(f, r, i, c.device[k]);
         b->alone = fmin(b->alone, all);
@@ -75,7 +76,7 @@ static void bound_work(struct mgpu_bounds *b, const struct mgpu_flow *f,
         double share = INFINITY, least = INFINITY, ms;
         int pin = pin_of(f, r, g);
         for (int k = 0; k < c.classes; k++) {
-            ms = group_ms(f, r, g, c.device[k]);
+            ms = group[k * f->groups + g];
             least = fmin(least, ms);
             share = fmin(share, c.total[k] > 0 ? ms / c.total[k] : 0);
         }
@@ -169,7 +170,7 @@ static void bound_sums(struct mgpu_bounds *b, const struct mgpu_flow *f,
 {
     double first = INFINITY, bytes = 0;
     b->sums = 0;
-    for (int p = 0; r->sum && p < f->params; p++) {
+    for (int p = 0; mgpu_sums_gradients(r) && p < f->params; p++) {
         if (f->param[p].complete < 0)
             continue;
         double whole = end[f->param[p].complete];

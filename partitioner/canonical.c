@@ -100,6 +100,8 @@ static void hash_tasks(struct canon *c)
         h = mgpu_mix(h, (uint64_t)t->scratch);
         for (int k = 0; k < c->kinds; k++)
             h = mgpu_mix(h, share(t->ms[k], longest));
+        if (t->sums)
+            h = mgpu_mix(mgpu_mix(h, (uint64_t)t->sums), (uint64_t)t->sum_bytes);
         c->hash[u] = mgpu_mix(h, t->group < 0);
     }
 }

@@ -143,11 +143,10 @@ static void add_task(struct builder *b, struct mgpu_task *to, int position)
     to->param = t->group >= 0 ? 0 : b->param[t->param];
 }
 
+/* Of one coarse task. */
 static int compare_edge(const void *a, const void *b)
 {
     const struct mgpu_edge *x = a, *y = b;
-    if (x->from != y->from)
-        return x->from - y->from;
     return x->to != y->to ? x->to - y->to : x->value - y->value;
 }
 
@@ -166,35 +165,56 @@ static bool one_target(const struct builder *b, const struct mgpu_flow_tensor *t
     return true;
 }
 
+/* Working memory while the edges of one coarse task are listed. */
+struct targets {
+    int *edge; /* by coarse task: edge of what only goes there */
+    int *seen; /* by coarse task: the last tensor that was met there, and one more */
+};
+
+/* Adds the edges of a tensor; those of its coarse task begin at `first`. */
+static void add_tensor(const struct builder *b, const struct targets *s, int tensor, int first)
+{
+    const struct mgpu_flow *f = b->flow;
+    struct mgpu_task_graph *g = b->out;
+    const struct mgpu_flow_tensor *t = &f->tensor[tensor];
+    bool one = one_target(b, t);
+    int from = b->unit[t->from];
+    for (int k = t->use; k < t->use + t->uses; k++) {
+        int to = b->unit[f->use[k]], *edge = &s->edge[to];
+        if (to == from || s->seen[to] == tensor + 1)
+            continue;
+        s->seen[to] = tensor + 1;
+        if (one && *edge > first) {
+            g->edge[*edge - 1].bytes += t->bytes;
+            continue;
+        }
+        g->edge[g->edges++] = (struct mgpu_edge){
+            .from = from, .to = to, .bytes = t->bytes, .value = one ? -1 - to : tensor};
+        if (one)
+            *edge = g->edges;
+    }
+}
+
 /* Edges between coarse tasks, each tensor once; what only goes to one of them is one tensor. */
 static void add_edges(struct builder *b)
 {
     const struct mgpu_flow *f = b->flow;
     struct mgpu_task_graph *g = b->out;
-    int uses = 0, count = 0;
-    for (int i = 0; i < f->tensors; i++)
-        uses += f->tensor[i].uses;
-    g->edge = MGPU_NEW_ARRAY(g->arena, struct mgpu_edge, uses);
+    int uses = 0, *next = MGPU_NEW_ARRAY(g->arena, int, f->tensors);
+    int *last = MGPU_NEW_ARRAY(g->arena, int, b->units); /* tensor of a coarse task, and one more */
+    struct targets s = {MGPU_NEW_ARRAY(g->arena, int, b->units),
+                        MGPU_NEW_ARRAY(g->arena, int, b->units)};
     for (int i = 0; i < f->tensors; i++) {
-        const struct mgpu_flow_tensor *t = &f->tensor[i];
-        bool one = one_target(b, t), seen = false;
-        for (int k = t->use; k < t->use + t->uses; k++) {
-            int from = b->unit[t->from], to = b->unit[f->use[k]];
-            if (from == to)
-                continue;
-            int64_t bytes = one && seen ? 0 : t->bytes;
-            g->edge[count++] = (struct mgpu_edge){
-                .from = from, .to = to, .bytes = bytes, .value = one ? -1 - to : i};
-            seen = true;
-        }
+        uses += f->tensor[i].uses;
+        next[i] = last[b->unit[f->tensor[i].from]];
+        last[b->unit[f->tensor[i].from]] = i + 1;
     }
-    qsort(g->edge, (size_t)count, sizeof *g->edge, compare_edge);
-    for (int i = 0; i < count; i++) {
-        struct mgpu_edge *last = g->edges ? &g->edge[g->edges - 1] : NULL;
-        if (!last || compare_edge(last, &g->edge[i]))
-            g->edge[g->edges++] = g->edge[i];
-        else if (last->value < 0)
-            last->bytes += g->edge[i].bytes;
+    g->edge = MGPU_NEW_ARRAY(g->arena, struct mgpu_edge, uses);
+    for (int u = 0; u < b->units; u++) {
+        int first = g->edges;
+        for (int i = last[u]; i; i = next[i - 1])
+            add_tensor(b, &s, i - 1, first);
+        qsort(g->edge + first, (size_t)(g->edges - first), sizeof *g->edge, compare_edge);
     }
 }
 

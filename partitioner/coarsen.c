@@ -97,11 +97,10 @@ struct deep {
     double ms;
 };
 
+/* Of one depth. */
 static int compare_deep(const void *a, const void *b)
 {
     const struct deep *x = a, *y = b;
-    if (x->depth != y->depth)
-        return x->depth - y->depth;
     if (x->source != y->source)
         return x->source - y->source;
     if (x->ms != y->ms)
@@ -109,20 +108,33 @@ static int compare_deep(const void *a, const void *b)
     return x->cluster - y->cluster;
 }
 
+static void fill_depths(const struct mgpu_net *net, int *depth)
+{
+    for (int i = 0; i < net->groups; i++)
+        for (int k = net->out[net->order[i]]; k < net->out[net->order[i] + 1]; k++)
+            if (depth[net->edge[k].to] <= depth[net->order[i]])
+                depth[net->edge[k].to] = depth[net->order[i]] + 1;
+}
+
 /* The clusters by depth, those of one fork beside each other, the lightest first. */
 static struct deep *sort_by_depth(const struct coarse *c)
 {
     const struct mgpu_net *net = &c->net;
     struct deep *list = MGPU_NEW_ARRAY(c->arena, struct deep, net->groups);
+    int *depth = MGPU_NEW_ARRAY(c->arena, int, net->groups);
+    int *first = MGPU_NEW_ARRAY(c->arena, int, net->groups + 2); /* by depth: place in the list */
+    fill_depths(net, depth);
+    for (int g = 0; g < net->groups; g++)
+        first[depth[g] + 2]++;
+    for (int d = 0; d < net->groups; d++)
+        first[d + 2] += first[d + 1];
     for (int g = 0; g < net->groups; g++) {
         int source = degree_in(net, g) ? net->edge[net->in_list[net->in[g]]].from : -1;
-        list[g] = (struct deep){0, source, g, net->total[g]};
+        list[first[depth[g] + 1]++] = (struct deep){depth[g], source, g, net->total[g]};
     }
-    for (int i = 0; i < net->groups; i++)
-        for (int k = net->out[net->order[i]]; k < net->out[net->order[i] + 1]; k++)
-            if (list[net->edge[k].to].depth <= list[net->order[i]].depth)
-                list[net->edge[k].to].depth = list[net->order[i]].depth + 1;
-    qsort(list, (size_t)net->groups, sizeof *list, compare_deep);
+    for (int d = 0; d < net->groups; d++)
+        if (first[d + 1] - first[d] > 1)
+            qsort(list + first[d], (size_t)(first[d + 1] - first[d]), sizeof *list, compare_deep);
     return list;
 }
 

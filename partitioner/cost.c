@@ -42,7 +42,8 @@ enum mgpu_class mgpu_class_of(const struct mgpu_op *op)
     if (op->flags & MGPU_OP_COMMUNICATION)
         return MGPU_CLASS_COMMUNICATION;
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
-        if (!strncmp(op->name, classes[i].begins, strlen(classes[i].begins)))
+        if (*op->name == *classes[i].begins &&
+            !strncmp(op->name, classes[i].begins, strlen(classes[i].begins)))
             return classes[i].class;
     return MGPU_CLASS_MOVEMENT;
 }
@@ -106,10 +107,10 @@ static bool is_matrix(enum mgpu_class class)
 }
 
 /* Time steps of a recurrent node, which run one after the other. */
-static double steps_of(const struct mgpu_node *node)
+static double steps_of(const struct mgpu_node *node, enum mgpu_class class)
 {
     const struct mgpu_value *x = node->input[0];
-    if (mgpu_class_of(node->op) != MGPU_CLASS_RNN || !x || x->rank < 1)
+    if (class != MGPU_CLASS_RNN || !x || x->rank < 1)
         return 1;
     return x->dims[0].value > 1 ? (double)x->dims[0].value : 1;
 }
@@ -120,7 +121,8 @@ double mgpu_cost_ms(const struct mgpu_device_kind *kind, const struct mgpu_node 
     if (mgpu_is_view(node))
         return 0;
     struct mgpu_cost c = node->op->cost(node);
-    bool matrix = is_matrix(mgpu_class_of(node->op));
+    enum mgpu_class class = mgpu_class_of(node->op);
+    bool matrix = is_matrix(class);
     enum mgpu_rate own = matrix || rate == MGPU_RATE_F64 ? rate : MGPU_RATE_F32;
-    return mgpu_roofline_ms(kind, own, c.flops, c.bytes, steps_of(node));
+    return mgpu_roofline_ms(kind, own, c.flops, c.bytes, steps_of(node, class));
 }

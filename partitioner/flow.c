@@ -214,11 +214,10 @@ struct edge_key {
     int64_t bytes, held;
 };
 
+/* Of one producer. */
 static int compare_edge(const void *a, const void *b)
 {
     const struct edge_key *x = a, *y = b;
-    if (x->from != y->from)
-        return x->from - y->from;
     if (x->value != y->value)
         return x->value < y->value ? -1 : 1;
     return x->to - y->to;
@@ -229,8 +228,6 @@ static int compare_tensor(const void *a, const void *b, void *uses)
 {
     const struct mgpu_flow_tensor *x = a, *y = b;
     const int *use = uses;
-    if (x->from != y->from)
-        return x->from - y->from;
     if (use[x->use] != use[y->use])
         return use[x->use] - use[y->use];
     if (x->bytes != y->bytes)
@@ -241,21 +238,35 @@ static int compare_tensor(const void *a, const void *b, void *uses)
     return last ? last : x->use - y->use;
 }
 
-static void list_tensors(struct mgpu_flow *f)
+/* Edges by producer, value and user: those of producer p are [first[p], first[p + 1]). */
+static struct edge_key *sort_edges(struct mgpu_flow *f, int **first)
 {
     const struct mgpu_task_graph *g = f->graph;
     struct edge_key *key = MGPU_NEW_ARRAY(f->arena, struct edge_key, g->edges);
+    int *from = MGPU_NEW_ARRAY(f->arena, int, g->edges);
     for (int i = 0; i < g->edges; i++)
-        key[i] = (struct edge_key){f->task_at[g->edge[i].from], g->edge[i].value,
-                                   f->task_at[g->edge[i].to], g->edge[i].bytes, g->edge[i].held};
-    qsort(key, (size_t)g->edges, sizeof *key, compare_edge);
-    f->tensor = MGPU_NEW_ARRAY(f->arena, struct mgpu_flow_tensor, g->edges);
-    f->use = MGPU_NEW_ARRAY(f->arena, int, g->edges);
+        from[i] = f->task_at[g->edge[i].from];
+    const int *list = bucket_lists(f->arena, first, f->tasks, g->edges, from);
+    for (int i = 0; i < g->edges; i++) {
+        const struct mgpu_edge *e = &g->edge[list[i]];
+        key[i] = (struct edge_key){from[list[i]], e->value, f->task_at[e->to], e->bytes, e->held};
+    }
+    for (int p = 0; p < f->tasks; p++)
+        if ((*first)[p + 1] - (*first)[p] > 1)
+            qsort(key + (*first)[p], (size_t)((*first)[p + 1] - (*first)[p]), sizeof *key,
+                  compare_edge);
+    return key;
+}
+
+/* The tensors of producer p, whose edges are [first, end). */
+static void list_made(struct mgpu_flow *f, int p, const struct edge_key *key, int first, int end)
+{
+    int made = f->tensors, uses = first;
     struct mgpu_flow_tensor *t = NULL;
-    for (int i = 0, uses = 0; i < g->edges; i++) {
-        if (!t || t->from != key[i].from || key[i].value != key[i - 1].value) {
+    for (int i = first; i < end; i++) {
+        if (!t || key[i].value != key[i - 1].value) {
             t = &f->tensor[f->tensors++];
-            *t = (struct mgpu_flow_tensor){.from = key[i].from, .held = key[i].held, .use = uses};
+            *t = (struct mgpu_flow_tensor){.from = p, .held = key[i].held, .use = uses};
         }
         if (t->bytes < key[i].bytes)
             t->bytes = key[i].bytes;
@@ -264,11 +275,21 @@ static void list_tensors(struct mgpu_flow *f)
         f->use[uses++] = key[i].to;
         t->uses++;
     }
-    qsort_r(f->tensor, (size_t)f->tensors, sizeof *f->tensor, compare_tensor, f->use);
-    for (int i = f->tensors - 1; i >= 0; i--) {
-        f->task[f->tensor[i].from].tensor = i;
-        f->task[f->tensor[i].from].tensors++;
-    }
+    f->task[p].tensor = f->tensors > made ? made : 0;
+    f->task[p].tensors = f->tensors - made;
+    if (f->tensors - made > 1)
+        qsort_r(f->tensor + made, (size_t)(f->tensors - made), sizeof *f->tensor, compare_tensor,
+                f->use);
+}
+
+static void list_tensors(struct mgpu_flow *f)
+{
+    int *first;
+    const struct edge_key *key = sort_edges(f, &first);
+    f->tensor = MGPU_NEW_ARRAY(f->arena, struct mgpu_flow_tensor, f->graph->edges);
+    f->use = MGPU_NEW_ARRAY(f->arena, int, f->graph->edges);
+    for (int p = 0; p < f->tasks; p++)
+        list_made(f, p, key, first[p], first[p + 1]);
 }
 
 /* The trained parameters whose home is each group. */

@@ -37,6 +37,7 @@ struct mgpu_planner {
     const char *inseparable;                  /* why the batch may not be divided, or NULL */
     struct mgpu_names *sums;                  /* key to struct mgpu_planner_sums */
     struct mgpu_graph *whole[MGPU_VARIANTS];  /* that tasks were made of, or NULL */
+    const struct mgpu_task_graph *first[MGPU_VARIANTS]; /* those that were built of it, or NULL */
     int graphs;
     struct mgpu_planner_graph *graph;
 };

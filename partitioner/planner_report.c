@@ -10,12 +10,13 @@
 
 /* Devices of the topology as places: those of one replica, then what pins and weights_on use
  * besides. In the plan, such a device is listed once a replica: it serves each with a rank of its
- * own. */
+ * own, that with the weights also where it computes for one of them. */
 struct places {
     int count;
     int *device;   /* by place: of the topology, in the first replica */
     int *place_of; /* by device of the topology; -1 */
     bool *extra;   /* by place */
+    int weights;   /* the place that owns all; -1: each parameter's owner says */
 };
 
 struct make {
@@ -31,7 +32,8 @@ struct make {
 
 static void add_place(struct places *s, int device, bool extra)
 {
-    s->place_of[device] = s->count;
+    if (s->place_of[device] < 0)
+        s->place_of[device] = s->count;
     s->extra[s->count] = extra;
     s->device[s->count++] = device;
 }
@@ -42,9 +44,10 @@ static void make_places(struct make *m)
     struct mgpu_arena *arena = m->plan->arena;
     struct places *s = &m->places;
     int devices = m->p->planned->topology->devices;
-    s->device = MGPU_NEW_ARRAY(arena, int, devices);
+    s->device = MGPU_NEW_ARRAY(arena, int, devices + 1);
     s->place_of = MGPU_NEW_ARRAY(arena, int, devices);
-    s->extra = MGPU_NEW_ARRAY(arena, bool, devices);
+    s->extra = MGPU_NEW_ARRAY(arena, bool, devices + 1);
+    s->weights = -1;
     memset(s->place_of, -1, sizeof *s->place_of * (size_t)devices);
     bool *used = MGPU_NEW_ARRAY(arena, bool, devices);
     for (int g = 0; g < c->graph->groups; g++)
@@ -58,6 +61,11 @@ static void make_places(struct make *m)
     for (int g = 0; g < c->graph->groups; g++)
         if (s->place_of[c->device[g]] < 0)
             add_place(s, c->device[g], true);
+    if (c->replicas > 1 && m->p->weights_on >= 0) {
+        s->weights = s->count;
+        add_place(s, m->p->weights_on, true);
+        return;
+    }
     for (int i = 0; i < c->graph->params; i++)
         if (c->owner[i] >= 0 && s->place_of[c->owner[i]] < 0)
             add_place(s, c->owner[i], true);
@@ -137,7 +145,8 @@ static void set_owners(struct make *m)
         if (g->param[i].trained && m->chosen->owner[i] >= 0)
             plan->owner[plan->owners++] = (struct mgpu_plan_owner){
                 .parameter = mgpu_arena_string(plan->arena, g->param[i].name),
-                .place = m->places.place_of[m->chosen->owner[i]]};
+                .place = m->places.weights >= 0 ? m->places.weights
+                                                : m->places.place_of[m->chosen->owner[i]]};
 }
 
 static void set_rewrites(struct make *m)

@@ -124,6 +124,7 @@ static int graph_at(struct mgpu_planner *p, int variant, int64_t batch, struct m
     }
     mgpu_graph_free(*kept);
     *kept = NULL;
+    p->first[variant] = NULL;
     MGPU_TRY(build_graph(p, variant, batch, kept));
     *out = *kept;
     return 0;
@@ -140,6 +141,22 @@ static void set_pins(const struct mgpu_planner *p, struct mgpu_task_graph *t)
     }
 }
 
+/* At another batch only costs and sizes differ, mostly. */
+static int tasks_of(struct mgpu_planner *p, int variant, const struct mgpu_graph *g,
+                    const struct mgpu_topology *now, struct mgpu_task_graph **out)
+{
+    const struct mgpu_task_graph *first = p->first[variant];
+    if (first && mgpu_tasks_same(first)) {
+        mgpu_tasks_cost(out, first, now);
+        return 0;
+    }
+    MGPU_TRY(mgpu_tasks_build(out, g, now, p->rate, p->profile));
+    set_pins(p, *out);
+    set_sums(p, *out);
+    p->first[variant] = *out;
+    return 0;
+}
+
 static int build_tasks(struct mgpu_planner *p, int variant, int64_t batch, int busy,
                        struct mgpu_task_graph **out)
 {
@@ -149,13 +166,9 @@ static int build_tasks(struct mgpu_planner *p, int variant, int64_t batch, int b
     struct mgpu_topology *now = mgpu_topology_first(t, 1, busy); /* for its kinds */
     for (int k = 0; k < now->kinds; k++) /* one replica on several devices */
         now->kind[k].in_turns = busy > 1 && batch == p->options->batch;
-    int rc = mgpu_tasks_build(out, g, now, p->rate, p->profile);
+    int rc = tasks_of(p, variant, g, now, out);
     mgpu_topology_free(now);
-    if (rc < 0)
-        return rc;
-    set_pins(p, *out);
-    set_sums(p, *out);
-    return 0;
+    return rc;
 }
 
 int mgpu_planner_tasks(void *context, int variant, int64_t batch, int devices,

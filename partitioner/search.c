@@ -98,13 +98,18 @@ static void make_replica(const struct mgpu_search_run *run, struct mgpu_replica 
                       run->request->weights_on, arena);
 }
 
-/* Simulates everything on one device of the (first) replica and records it. */
-static void simulate_on(struct mgpu_tried *t, const struct mgpu_replica *replica,
-                        struct mgpu_simulator *s, int device)
+static void put_all_on(const struct mgpu_tried *t, const struct mgpu_replica *replica, int device)
 {
     for (int g = 0; g < t->flow->groups; g++)
         t->assignment.device[g] = device;
     mgpu_choose_owners(t->flow, replica, &t->assignment);
+}
+
+/* Simulates everything on one device of the (first) replica and records it. */
+static void simulate_on(struct mgpu_tried *t, const struct mgpu_replica *replica,
+                        struct mgpu_simulator *s, int device)
+{
+    put_all_on(t, replica, device);
     t->ms = mgpu_simulate(s, &t->assignment, INFINITY);
     t->lacking = mgpu_simulate_memory(s, &t->assignment);
     t->all_reduce = s->all_reduce;
@@ -143,14 +148,16 @@ static bool less(const struct mgpu_tried *a, const struct mgpu_tried *b)
     return a->ms < b->ms;
 }
 
-/* One of each kind and size of device, and the one that a pin names. */
+/* One of each kind and size of device, and those that a pin or weights_on names. */
 static bool worth_alone(const struct mgpu_search_run *run, const struct mgpu_flow *f, int device)
 {
     const struct mgpu_topology_device *all = run->request->topology->device;
-    int pin = first_pin(f, -1);
+    int pin = first_pin(f, -1), weights = run->request->weights_on;
+    if (device == weights || (pin >= 0 && f->pin[pin] == device))
+        return true;
     for (int e = 0; e < device; e++)
-        if (all[e].kind == all[device].kind && all[e].memory == all[device].memory)
-            return pin >= 0 && f->pin[pin] == device;
+        if (e != weights && all[e].kind == all[device].kind && all[e].memory == all[device].memory)
+            return false;
     return true;
 }
 
@@ -200,7 +207,7 @@ static void sweep_buckets(struct mgpu_tried *t, struct mgpu_replica *replica,
     static const int64_t sizes[] = {25 << 20, 1 << 20,   5 << 20,  10 << 20,
                                     50 << 20, 100 << 20, INT64_MAX};
     double least = INFINITY;
-    for (int i = 0; replica->sum && i < (int)(sizeof sizes / sizeof *sizes); i++) {
+    for (int i = 0; mgpu_sums_gradients(replica) && i < (int)(sizeof sizes / sizeof *sizes); i++) {
         replica->bucket_bytes = sizes[i];
         double ms = t->flow->tasks <= 4096 ? mgpu_simulate(s, &t->assignment, INFINITY)
                                            : mgpu_sums_end(s, sizes[i]);
@@ -212,6 +219,29 @@ static void sweep_buckets(struct mgpu_tried *t, struct mgpu_replica *replica,
     replica->bucket_bytes = t->bucket_bytes;
 }
 
+/* Whether a bound says that something of its kind that was tried and fits is no slower. */
+static bool beaten(const struct mgpu_search_run *run, const struct mgpu_tried *t)
+{
+    for (int i = 0; i < run->tries; i++) {
+        const struct mgpu_tried *o = &run->tried[i];
+        if (o->tactic == t->tactic && o->variant == t->variant && o->placed && !o->refused &&
+            !o->lacking && o->ms <= t->bound * (1 - 1e-9))
+            return true;
+    }
+    return false;
+}
+
+static void simulate_data(struct mgpu_tried *t, struct mgpu_replica *replica)
+{
+    struct mgpu_simulator *s = mgpu_simulator_new(t->flow, replica);
+    put_all_on(t, replica, 0);
+    mgpu_simulate(s, &t->assignment, INFINITY);
+    sweep_buckets(t, replica, s);
+    simulate_on(t, replica, s, 0);
+    t->bound = fmin(t->bound, t->ms);
+    mgpu_simulator_free(s);
+}
+
 /* Data parallelism over `replicas` devices. */
 static int try_data(struct mgpu_search_run *run, enum mgpu_tactic tactic, int variant, int replicas)
 {
@@ -220,18 +250,16 @@ static int try_data(struct mgpu_search_run *run, enum mgpu_tactic tactic, int va
     struct mgpu_arena *arena = mgpu_arena_new();
     struct mgpu_replica replica;
     make_replica(run, &replica, replicas, 1, arena);
-    struct mgpu_simulator *s = mgpu_simulator_new(f, &replica);
     struct mgpu_tried *t = add_try(run, tactic, variant, replicas, 1, f);
     t->refused = run->request->inseparable;
     if (!t->refused)
         t->refused = pin_refuses(run, f, first_pin(f, -1));
-    simulate_on(t, &replica, s, 0);
-    sweep_buckets(t, &replica, s);
-    simulate_on(t, &replica, s, 0);
     struct mgpu_bounds bounds;
     mgpu_bound(&bounds, f, &replica);
-    t->bound = fmin(bounds.step, t->ms);
-    mgpu_simulator_free(s);
+    t->bound = bounds.step;
+    t->decides = mgpu_bound_text(&bounds);
+    if (!beaten(run, t))
+        simulate_data(t, &replica);
     mgpu_arena_free(arena);
     return settle_lacking(run, t);
 }
@@ -289,7 +317,9 @@ static void place(struct mgpu_search_run *run, struct mgpu_tried *t, const int *
         copy_assignment(t->flow, &t->assignment, &p->best);
         t->lacking = p->best_lacking;
         t->placed = p->best_lacking < INT64_MAX;
-        t->ms = t->placed ? mgpu_simulate_contended(p->simulator, &t->assignment) : p->best_ms;
+        t->ms = t->placed && t->flow->graph->busy
+                    ? mgpu_simulate_contended(p->simulator, &t->assignment)
+                    : p->best_ms;
         t->proven = t->proven && t->ms <= p->best_ms;
         run->limit -= p->effort;
         mgpu_place_free(p);

@@ -1,6 +1,7 @@
 #include "partitioner/simulate.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- Devices --------------------------------------------------------------------------------- */
@@ -84,8 +85,13 @@ void mgpu_replica_init(struct mgpu_replica *r, const struct mgpu_topology *topol
         r->kinds[weights_on] |= UINT64_C(1) << topology->device[weights_on].kind;
     if (replicas > 1 && weights_on >= 0)
         init_owner(r, arena);
-    if (replicas > 1 && weights_on < 0)
+    if (replicas > 1)
         init_sums(r, arena);
+}
+
+bool mgpu_sums_gradients(const struct mgpu_replica *replica)
+{
+    return replica->sum && replica->weights_on < 0;
 }
 
 double mgpu_task_ms(const struct mgpu_flow *flow, const struct mgpu_replica *replica, int position,
@@ -221,13 +227,7 @@ struct mgpu_simulator *mgpu_simulator_new(const struct mgpu_flow *flow,
     struct mgpu_arena *arena = mgpu_arena_new();
     struct mgpu_simulator *s = MGPU_NEW(arena, struct mgpu_simulator);
     struct mgpu_simulator_state *st = MGPU_NEW(arena, struct mgpu_simulator_state);
-    int devices = replica->topology->devices, uses = 0, users = 0, sums = 0;
-    for (int i = 0; i < flow->tensors; i++)
-        uses += flow->tensor[i].uses;
-    for (int i = 0; i < flow->params; i++)
-        users += flow->param[i].groups + 1;
-    for (int i = 0; i < flow->tasks; i++)
-        sums += flow->task[i].sums > 0;
+    int devices = replica->topology->devices;
     *s = (struct mgpu_simulator){.flow = flow, .replica = replica, .arena = arena, .state = st};
     s->start = MGPU_NEW_ARRAY(arena, double, flow->tasks);
     s->end = MGPU_NEW_ARRAY(arena, double, flow->tasks);
@@ -236,7 +236,6 @@ struct mgpu_simulator *mgpu_simulator_new(const struct mgpu_flow *flow,
         s->stretch[i] = 1;
     s->whole = MGPU_NEW_ARRAY(arena, double, flow->params);
     s->at = MGPU_NEW_ARRAY(arena, int, flow->tasks);
-    s->transfer = MGPU_NEW_ARRAY(arena, struct mgpu_transfer, uses + users + sums);
     s->peak = MGPU_NEW_ARRAY(arena, int64_t, devices);
     st->ready = MGPU_NEW_ARRAY(arena, double, flow->tasks);
     st->group_ready = MGPU_NEW_ARRAY(arena, double, flow->groups);
@@ -270,8 +269,19 @@ struct mgpu_simulator *mgpu_simulator_new(const struct mgpu_flow *flow,
 
 void mgpu_simulator_free(struct mgpu_simulator *simulator)
 {
-    if (simulator)
-        mgpu_arena_free(simulator->arena);
+    if (!simulator)
+        return;
+    free(simulator->transfer);
+    mgpu_arena_free(simulator->arena);
+}
+
+static void add_transfer(struct mgpu_simulator *s, struct mgpu_transfer transfer)
+{
+    if (s->transfers == s->room) {
+        s->room = s->room ? 2 * s->room : 64;
+        s->transfer = mgpu_xrealloc(s->transfer, (size_t)s->room, sizeof *s->transfer);
+    }
+    s->transfer[s->transfers++] = transfer;
 }
 
 #define CLEAR(array, n) memset((array), 0, sizeof *(array) * (size_t)(n))
@@ -305,26 +315,25 @@ static bool crosses(const struct mgpu_replica *r, int from, int to, bool weight)
 }
 
 /* Sends something from one device to another when it is there at `when`; returns the arrival. */
-static double send(struct mgpu_simulator *s, const struct mgpu_transfer *what, double when)
+static double send(struct mgpu_simulator *s, struct mgpu_transfer what, double when)
 {
     const struct mgpu_replica *r = s->replica;
     struct mgpu_simulator_state *st = s->state;
-    const struct mgpu_link *l = link_between(
-        r->topology, what->from == what->to ? what->from + r->ranks : what->from, what->to);
-    double ms = (double)what->bytes * 1e3 / l->bytes;
-    if (r->gather && what->to == r->weights_on && what->from < r->ranks)
-        ms = (double)what->bytes * r->gather[what->from];
-    if (r->scatter && what->from == r->weights_on && what->to < r->ranks)
-        ms = (double)what->bytes * r->scatter[what->to];
+    const struct mgpu_link *l =
+        link_between(r->topology, what.from == what.to ? what.from + r->ranks : what.from, what.to);
+    double ms = (double)what.bytes * 1e3 / l->bytes;
+    if (r->gather && what.to == r->weights_on && what.from < r->ranks)
+        ms = (double)what.bytes * r->gather[what.from];
+    if (r->scatter && what.from == r->weights_on && what.to < r->ranks)
+        ms = (double)what.bytes * r->scatter[what.to];
     double *free_at = &st->channel_free[l->channel];
     double start = fmax(when, *free_at);
     *free_at = start + ms;
-    struct mgpu_transfer *t = &s->transfer[s->transfers++];
-    *t = *what;
-    t->start = start;
-    t->end = start + ms + l->latency_ms;
-    s->moved += what->bytes * r->replicas;
-    return t->end;
+    what.start = start;
+    what.end = start + ms + l->latency_ms;
+    add_transfer(s, what);
+    s->moved += what.bytes * r->replicas;
+    return what.end;
 }
 
 /* Sends the trained parameters to the users that do not own them. */
@@ -342,7 +351,7 @@ static void send_parameters(struct mgpu_simulator *s, const struct mgpu_assignme
             if (st->sent[to] != stamp) {
                 st->sent[to] = stamp;
                 st->arrival[to] =
-                    send(s, &(struct mgpu_transfer){-1, i, a->owner[i], to, p->bytes, 0, 0}, 0);
+                    send(s, (struct mgpu_transfer){-1, i, a->owner[i], to, p->bytes, 0, 0}, 0);
             }
             st->group_ready[group] = fmax(st->group_ready[group], st->arrival[to]);
         }
@@ -353,8 +362,8 @@ static void send_parameters(struct mgpu_simulator *s, const struct mgpu_assignme
 static void count_pending(struct mgpu_simulator *s, const struct mgpu_assignment *a)
 {
     const struct mgpu_flow *f = s->flow;
-    s->state->sums = s->replica->sum != NULL;
-    for (int i = 0; s->replica->sum && i < f->params; i++) {
+    s->state->sums = mgpu_sums_gradients(s->replica);
+    for (int i = 0; mgpu_sums_gradients(s->replica) && i < f->params; i++) {
         if (f->param[i].complete >= 0 && a->owner[i] >= 0)
             s->state->pending[a->owner[i]]++;
         s->state->sums &= a->owner[i] >= 0;
@@ -375,8 +384,8 @@ static void close_bucket(struct mgpu_simulator *s, int device)
             double *ready = &st->ready[f->param_update[k]];
             *ready = fmax(*ready, start + ms);
         }
-    s->transfer[s->transfers++] =
-        (struct mgpu_transfer){-1, -1, device, device, st->bucket_bytes[device], start, start + ms};
+    add_transfer(s, (struct mgpu_transfer){-1, -1, device, device, st->bucket_bytes[device], start,
+                                           start + ms});
     s->moved += 2 * (s->replica->replicas - 1) * st->bucket_bytes[device];
     st->bucket[device] = -1;
     st->bucket_bytes[device] = 0;
@@ -428,7 +437,7 @@ static void deliver(struct mgpu_simulator *s, const struct mgpu_assignment *a, i
             if (to >= 0 && s->at[from] >= 0 && crosses(s->replica, s->at[from], to, weight)) {
                 if (st->sent[to] != stamp)
                     st->arrival[to] = send(
-                        s, &(struct mgpu_transfer){i, -1, s->at[from], to, t->bytes, 0, 0}, there);
+                        s, (struct mgpu_transfer){i, -1, s->at[from], to, t->bytes, 0, 0}, there);
                 st->sent[to] = stamp;
                 there = st->arrival[to];
             }
@@ -461,8 +470,7 @@ static void sum_output(struct mgpu_simulator *s, int position, int at)
     double ms = t->sums * mgpu_all_reduce_ms(&s->replica->sum[at], bytes);
     s->end[position] = st->sum_free[at] = start + ms;
     st->sum_ms[at] += ms;
-    s->transfer[s->transfers++] =
-        (struct mgpu_transfer){-1, -1, at, at, t->sum_bytes, start, start + ms};
+    add_transfer(s, (struct mgpu_transfer){-1, -1, at, at, t->sum_bytes, start, start + ms});
     s->moved += 2 * (s->replica->replicas - 1) * t->sum_bytes;
 }
 

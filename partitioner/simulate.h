@@ -26,7 +26,7 @@ struct mgpu_replica {
     int64_t bucket_bytes;     /* a bucket of gradients is closed when it holds this many */
     uint64_t *kinds;          /* by device of the first replica: kinds of it and its counterparts */
     int64_t *memory;          /* the least of theirs */
-    struct mgpu_ring *sum;    /* by rank: it and its counterparts */
+    struct mgpu_ring *sum;    /* by rank: it and its counterparts; NULL: it has none */
     double *gather, *scatter; /* by device: ms a byte to and from weights_on, by all replicas */
     int channels;
 };
@@ -38,6 +38,9 @@ int mgpu_channels(const struct mgpu_topology *topology);
 void mgpu_replica_init(struct mgpu_replica *replica, const struct mgpu_topology *topology,
                        int channels, int replicas, int ranks, int weights_on,
                        struct mgpu_arena *arena);
+
+/* Whether the gradients are summed by all replicas: not where one device has the weights. */
+bool mgpu_sums_gradients(const struct mgpu_replica *replica);
 
 /* Milliseconds of task `position` on a device. */
 double mgpu_task_ms(const struct mgpu_flow *flow, const struct mgpu_replica *replica, int position,
@@ -79,7 +82,7 @@ struct mgpu_simulator {
     double *stretch;     /* by position: how many times as long as alone its task takes */
     double *whole;       /* by parameter: when its gradient is, with several replicas */
     int *at;             /* by position: the device that ran it */
-    int transfers;
+    int transfers, room; /* room: for so many */
     struct mgpu_transfer *transfer;
     int64_t *peak;              /* by device: bytes, after mgpu_simulate_memory */
     int64_t moved;              /* bytes over links, by all replicas */

@@ -56,8 +56,9 @@ struct mgpu_shared { /* a parameter */
 
 struct mgpu_task_graph {
     struct mgpu_arena *arena;
-    int64_t batch; /* local batch that the costs are for */
-    int busy;      /* devices that work while tasks take beside[]; 0 where that is NULL */
+    struct mgpu_task_build *build; /* how it came about (tasks.c), or NULL */
+    int64_t batch;                 /* local batch that the costs are for */
+    int busy; /* devices that work while tasks take beside[]; 0 where that is NULL */
     int tasks;
     struct mgpu_task *task; /* in an order in which they can run */
     int edges;

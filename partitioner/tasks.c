@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct build {
+struct mgpu_task_build {
     const struct mgpu_graph *g;
     const struct mgpu_topology *topology;
     enum mgpu_rate rate;
@@ -21,15 +21,18 @@ struct build {
 
     /* by node id */
     bool *live;
-    int *into;        /* the node whose task does this one's work: itself, or the end of a sum */
-    int *task;        /* of that task; -1: dead */
-    const char **key; /* of its group */
+    bool *sum; /* is_sum() */
+    int *into; /* the node whose task does this one's work: itself, or the end of a sum */
+    int *task; /* of that task; -1: dead */
 
     /* by value id */
-    int *uses;     /* by live nodes, and as a gradient or result */
-    int *user;     /* first live node that uses it and is no sum, -1 */
-    int *gradient; /* parameter whose gradient it is, -1 */
-    bool *stored;  /* a parameter's next value, a result */
+    int64_t *bytes; /* mgpu_value_bytes() */
+    int *uses;      /* by live nodes, and as a gradient or result */
+    int *user;      /* first live node that uses it and is no sum, -1 */
+    int *gradient;  /* parameter whose gradient it is, -1 */
+    bool *stored;   /* a parameter's next value, a result */
+
+    bool *norm; /* by edge: leads to the norm of all gradients */
 
     struct mgpu_names *group; /* key to its place in name[] */
     const char **name;        /* of the groups, sorted */
@@ -53,7 +56,13 @@ static bool is_sum(const struct mgpu_node *node)
     return sum;
 }
 
-static void find_uses(struct build *b)
+static void find_sums(struct mgpu_task_build *b)
+{
+    for (int n = 0; n < b->g->node_count; n++)
+        b->sum[n] = is_sum(b->g->nodes[n]);
+}
+
+static void find_uses(struct mgpu_task_build *b)
 {
     const struct mgpu_graph *g = b->g;
     memset(b->user, -1, sizeof *b->user * (size_t)g->value_count);
@@ -64,7 +73,7 @@ static void find_uses(struct build *b)
             if (!v)
                 continue;
             b->uses[v->id]++;
-            if (!is_sum(g->nodes[n]) && g->nodes[n]->origin.role != MGPU_UPDATE)
+            if (!b->sum[n] && g->nodes[n]->origin.role != MGPU_UPDATE)
                 b->user[v->id] = n;
         }
     for (int i = 0; i < g->output_count; i++) {
@@ -83,15 +92,15 @@ static void find_uses(struct build *b)
 }
 
 /* into[]: of each sum that only another sum uses, that one. */
-static void merge_sums(struct build *b)
+static void merge_sums(struct mgpu_task_build *b)
 {
     const struct mgpu_graph *g = b->g;
     for (int n = 0; n < g->node_count; n++)
         b->into[n] = n;
     for (int n = g->node_count - 1; n >= 0; n--)
-        for (int i = 0; b->live[n] && is_sum(g->nodes[n]) && i < g->nodes[n]->inputs; i++) {
+        for (int i = 0; b->live[n] && b->sum[n] && i < g->nodes[n]->inputs; i++) {
             const struct mgpu_value *v = g->nodes[n]->input[i];
-            if (v->kind == MGPU_VALUE_RESULT && is_sum(v->producer) && b->uses[v->id] == 1)
+            if (v->kind == MGPU_VALUE_RESULT && b->sum[v->producer->id] && b->uses[v->id] == 1)
                 b->into[v->producer->id] = b->into[n];
         }
 }
@@ -105,11 +114,11 @@ static int by_name(const void *a, const void *b)
 
 /* Of what the node's group is called; NULL: the group of a parameter. A sum belongs to whoever goes
  * on with it: the node that made the value whose gradient it is. */
-static const char *key_of(const struct build *b, const struct mgpu_node *node)
+static const char *key_of(const struct mgpu_task_build *b, const struct mgpu_node *node)
 {
     if (node->op == &mgpu_op_update)
         return NULL;
-    if (!is_sum(node))
+    if (!b->sum[node->id])
         return node->origin.output;
     int user = b->user[node->output[0]->id];
     if (user < 0 && b->gradient[node->output[0]->id] >= 0)
@@ -117,7 +126,7 @@ static const char *key_of(const struct build *b, const struct mgpu_node *node)
     return user >= 0 ? b->g->nodes[user]->origin.output : node->origin.output;
 }
 
-static void name_groups(struct build *b)
+static void name_groups(struct mgpu_task_build *b)
 {
     const struct mgpu_graph *g = b->g;
     struct mgpu_arena *arena = b->t->arena;
@@ -137,7 +146,7 @@ static void name_groups(struct build *b)
     memset(b->t->pin, -1, sizeof *b->t->pin * (size_t)b->t->groups);
 }
 
-static int group_called(const struct build *b, const char *key)
+static int group_called(const struct mgpu_task_build *b, const char *key)
 {
     return (int)((const char **)mgpu_names_get(b->group, key) - b->name);
 }
@@ -155,7 +164,7 @@ static int by_field(const void *a, const void *b)
 }
 
 /* Weights, frozen weights and statistics, sorted by name. */
-static void list_params(struct build *b)
+static void list_params(struct mgpu_task_build *b)
 {
     const struct mgpu_graph *g = b->g;
     struct mgpu_task_graph *t = b->t;
@@ -188,7 +197,7 @@ static int by_use(const void *a, const void *b)
 }
 
 /* The parameters that forward and backward read, as (parameter, group). */
-static int list_uses(const struct build *b, struct use *use)
+static int list_uses(const struct mgpu_task_build *b, struct use *use)
 {
     const struct mgpu_graph *g = b->g;
     int count = 0;
@@ -204,7 +213,7 @@ static int list_uses(const struct build *b, struct use *use)
     return count;
 }
 
-static void find_param_groups(struct build *b)
+static void find_param_groups(struct mgpu_task_build *b)
 {
     const struct mgpu_graph *g = b->g;
     size_t most = 1;
@@ -225,7 +234,7 @@ static void find_param_groups(struct build *b)
     free(use);
 }
 
-static void add_states(struct build *b, const struct mgpu_node *update)
+static void add_states(struct mgpu_task_build *b, const struct mgpu_node *update)
 {
     int p = b->param[update->input[0]->index];
     for (int i = 1; i < update->inputs; i++) {
@@ -237,14 +246,15 @@ static void add_states(struct build *b, const struct mgpu_node *update)
 
 /* ---- Tasks ----------------------------------------------------------------------------------- */
 
-static double time_of(const struct build *b, const struct mgpu_device_kind *kind,
+static double time_of(const struct mgpu_task_build *b, const struct mgpu_device_kind *kind,
                       const struct mgpu_node *node)
 {
     double ms = b->profile ? mgpu_profile_ms(b->profile, kind, node) : -1;
     return ms >= 0 ? ms : mgpu_cost_ms(kind, node, b->rate);
 }
 
-static void add_times(const struct build *b, struct mgpu_task *task, const struct mgpu_node *node)
+static void add_times(const struct mgpu_task_build *b, struct mgpu_task *task,
+                      const struct mgpu_node *node)
 {
     if (mgpu_is_view(node))
         return;
@@ -262,26 +272,25 @@ static void add_times(const struct build *b, struct mgpu_task *task, const struc
 }
 
 /* Stored or handed out: not an activation. */
-static bool is_stored(const struct build *b, const struct mgpu_value *v)
+static bool is_stored(const struct mgpu_task_build *b, const struct mgpu_value *v)
 {
     return b->gradient[v->id] >= 0 || b->stored[v->id];
 }
 
 /* Of an activation. Those of different lifetimes leave gaps between them: one part in so many. */
-static int64_t kept_bytes(const struct mgpu_value *v)
+static int64_t kept_bytes(int64_t bytes)
 {
     enum { GAPS = 32 };
-    int64_t bytes = mgpu_value_bytes(v);
     return bytes + bytes / GAPS;
 }
 
 /* A view counts as a copy: its memory lives on as long as the view's users. */
-static int64_t output_bytes(const struct build *b, const struct mgpu_node *node)
+static int64_t output_bytes(const struct mgpu_task_build *b, const struct mgpu_node *node)
 {
     int64_t bytes = 0;
     for (int i = 0; i < node->outputs; i++)
         if (node->output[i] && !is_stored(b, node->output[i]))
-            bytes += kept_bytes(node->output[i]);
+            bytes += kept_bytes(b->bytes[node->output[i]->id]);
     return bytes;
 }
 
@@ -295,7 +304,7 @@ static bool has_cpu(const struct mgpu_topology *t)
 
 /* Fast kernels of a CPU may reorder every operand of a product, and keep tiles; the record speaks
  * of the plain algorithm only. */
-static int64_t scratch_bytes(const struct build *b, const struct mgpu_node *node)
+static int64_t scratch_bytes(const struct mgpu_task_build *b, const struct mgpu_node *node)
 {
     enum { TILES = 16 << 10 };
     if (mgpu_is_view(node))
@@ -307,20 +316,21 @@ static int64_t scratch_bytes(const struct build *b, const struct mgpu_node *node
     return TILES + node->op->workspace(node) + (product ? (int64_t)mgpu_operand_bytes(node) : 0);
 }
 
-static const char *copied(struct build *b, const char *text)
+static const char *copied(struct mgpu_task_build *b, const char *text)
 {
     return mgpu_arena_string(b->t->arena, text ? text : "");
 }
 
 /* The parameter that an update or the sum of a weight's gradients is for. */
-static int param_of(const struct build *b, const struct mgpu_node *node)
+static int param_of(const struct mgpu_task_build *b, const struct mgpu_node *node)
 {
     if (node->op == &mgpu_op_update)
         return b->param[node->input[0]->index];
     return b->param[b->gradient[node->output[0]->id]];
 }
 
-static void place_task(struct build *b, struct mgpu_task *task, const struct mgpu_node *node)
+static void place_task(struct mgpu_task_build *b, struct mgpu_task *task,
+                       const struct mgpu_node *node)
 {
     const char *key = key_of(b, node);
     task->param = -1;
@@ -343,7 +353,7 @@ static int phase_of(const struct mgpu_node *node)
                                                : MGPU_PHASE_BACKWARD;
 }
 
-static void add_task(struct build *b, int n)
+static void add_task(struct mgpu_task_build *b, int n)
 {
     const struct mgpu_node *node = b->g->nodes[n];
     struct mgpu_task *task = &b->t->task[b->task[n]];
@@ -353,13 +363,11 @@ static void add_task(struct build *b, int n)
     task->name = copied(b, node->origin.name);
     task->type = copied(b, node->origin.type);
     task->op_class = mgpu_class_of(node->op);
-    task->output = output_bytes(b, node);
-    task->scratch = scratch_bytes(b, node);
     if (node->op == &mgpu_op_update)
         add_states(b, node);
 }
 
-static void add_tasks(struct build *b)
+static void add_tasks(struct mgpu_task_build *b)
 {
     const struct mgpu_graph *g = b->g;
     struct mgpu_task_graph *t = b->t;
@@ -367,36 +375,16 @@ static void add_tasks(struct build *b)
         if (b->live[n] && b->into[n] == n)
             b->task[n] = t->tasks++;
     t->task = MGPU_NEW_ARRAY(t->arena, struct mgpu_task, t->tasks);
-    size_t kinds = (size_t)b->topology->kinds, all = (size_t)t->tasks * kinds;
-    double *ms = MGPU_NEW_ARRAY(t->arena, double, 2 * all);
-    for (size_t i = 0; i < (size_t)t->tasks; i++) {
-        t->task[i].ms = ms + i * kinds;
-        t->task[i].beside = t->busy ? ms + all + i * kinds : NULL;
-    }
     for (int n = 0; n < g->node_count; n++) {
-        if (!b->live[n])
-            continue;
-        b->task[n] = b->task[b->into[n]];
-        add_times(b, &t->task[b->task[n]], g->nodes[n]);
-        if (b->into[n] == n)
+        b->task[n] = b->live[n] ? b->task[b->into[n]] : -1;
+        if (b->live[n] && b->into[n] == n)
             add_task(b, n);
     }
 }
 
 /* ---- Edges ----------------------------------------------------------------------------------- */
 
-/* Of the norm of all gradients each device sums its own part. */
-static int64_t moved_bytes(const struct mgpu_node *to, const struct mgpu_value *v)
-{
-    return to->op == &mgpu_op_global_norm ? (int64_t)sizeof(double) : mgpu_value_bytes(v);
-}
-
-static int64_t held_bytes(const struct build *b, const struct mgpu_value *v)
-{
-    return is_stored(b, v) ? 0 : kept_bytes(v);
-}
-
-static void add_edges(struct build *b)
+static void add_edges(struct mgpu_task_build *b)
 {
     const struct mgpu_graph *g = b->g;
     struct mgpu_task_graph *t = b->t;
@@ -404,23 +392,63 @@ static void add_edges(struct build *b)
     for (int n = 0; n < g->node_count; n++)
         most += b->live[n] ? (size_t)g->nodes[n]->inputs : 0;
     t->edge = MGPU_NEW_ARRAY(t->arena, struct mgpu_edge, most);
+    b->norm = MGPU_NEW_ARRAY(t->arena, bool, most);
     for (int n = 0; n < g->node_count; n++)
         for (int i = 0; b->live[n] && i < g->nodes[n]->inputs; i++) {
             const struct mgpu_value *v = g->nodes[n]->input[i];
             if (!v || v->kind != MGPU_VALUE_RESULT || b->task[v->producer->id] == b->task[n])
                 continue;
-            t->edge[t->edges++] = (struct mgpu_edge){.from = b->task[v->producer->id],
-                                                     .to = b->task[n],
-                                                     .bytes = moved_bytes(g->nodes[n], v),
-                                                     .value = v->id,
-                                                     .held = held_bytes(b, v)};
+            b->norm[t->edges] = g->nodes[n]->op == &mgpu_op_global_norm;
+            t->edge[t->edges++] = (struct mgpu_edge){
+                .from = b->task[v->producer->id], .to = b->task[n], .value = v->id};
         }
+}
+
+/* ---- Costs, at the graph's batch ------------------------------------------------------------- */
+
+static void allocate_times(const struct mgpu_task_build *b)
+{
+    struct mgpu_task_graph *t = b->t;
+    size_t kinds = (size_t)b->topology->kinds, all = (size_t)t->tasks * kinds;
+    double *ms = MGPU_NEW_ARRAY(t->arena, double, 2 * all);
+    for (int k = 0; k < b->topology->kinds; k++)
+        t->busy = b->topology->kind[k].in_turns ? b->topology->kind[k].busy : t->busy;
+    for (size_t i = 0; i < (size_t)t->tasks; i++) {
+        t->task[i].ms = ms + i * kinds;
+        t->task[i].beside = t->busy ? ms + all + i * kinds : NULL;
+    }
+}
+
+static void cost_tasks(const struct mgpu_task_build *b)
+{
+    const struct mgpu_graph *g = b->g;
+    allocate_times(b);
+    for (int n = 0; n < g->node_count; n++) {
+        if (!b->live[n])
+            continue;
+        struct mgpu_task *task = &b->t->task[b->task[n]];
+        add_times(b, task, g->nodes[n]);
+        if (b->into[n] != n)
+            continue;
+        task->output = output_bytes(b, g->nodes[n]);
+        task->scratch = scratch_bytes(b, g->nodes[n]);
+    }
+}
+
+/* Of the norm of all gradients each device sums its own part. */
+static void cost_edges(const struct mgpu_task_build *b)
+{
+    for (int i = 0; i < b->t->edges; i++) {
+        struct mgpu_edge *e = &b->t->edge[i];
+        e->bytes = b->norm[i] ? (int64_t)sizeof(double) : b->bytes[e->value];
+        e->held = is_stored(b, b->g->values[e->value]) ? 0 : kept_bytes(b->bytes[e->value]);
+    }
 }
 
 /* ---- The whole ------------------------------------------------------------------------------- */
 
 /* What a step does besides its tasks. */
-static void add_host(struct build *b)
+static void add_host(const struct mgpu_task_build *b)
 {
     const struct mgpu_graph *g = b->g;
     int64_t gradients = 0;
@@ -437,12 +465,14 @@ static void add_host(struct build *b)
             mgpu_host_ms(b->profile, &b->topology->kind[k], b->t->input_bytes, gradients);
 }
 
-static void allocate(struct build *b, struct mgpu_arena *arena)
+static void allocate(struct mgpu_task_build *b, struct mgpu_arena *arena)
 {
     size_t nodes = (size_t)b->g->node_count + 1, values = (size_t)b->g->value_count + 1;
     b->live = MGPU_NEW_ARRAY(arena, bool, nodes);
+    b->sum = MGPU_NEW_ARRAY(arena, bool, nodes);
     b->into = MGPU_NEW_ARRAY(arena, int, nodes);
     b->task = MGPU_NEW_ARRAY(arena, int, nodes);
+    b->bytes = MGPU_NEW_ARRAY(arena, int64_t, values);
     b->uses = MGPU_NEW_ARRAY(arena, int, values);
     b->user = MGPU_NEW_ARRAY(arena, int, values);
     b->gradient = MGPU_NEW_ARRAY(arena, int, values);
@@ -451,30 +481,66 @@ static void allocate(struct build *b, struct mgpu_arena *arena)
     b->group = mgpu_names_new(arena);
 }
 
+static void cost(const struct mgpu_task_build *b)
+{
+    for (int i = 0; i < b->g->value_count; i++)
+        b->bytes[i] = mgpu_value_bytes(b->g->values[i]);
+    cost_tasks(b);
+    cost_edges(b);
+    add_host(b);
+}
+
 int mgpu_tasks_build(struct mgpu_task_graph **out, const struct mgpu_graph *whole,
                      const struct mgpu_topology *topology, enum mgpu_rate rate,
                      const struct mgpu_profile *profile)
 {
-    struct mgpu_arena *arena = mgpu_arena_new(), *scratch = mgpu_arena_new();
+    struct mgpu_arena *arena = mgpu_arena_new();
     struct mgpu_task_graph *t = MGPU_NEW(arena, struct mgpu_task_graph);
-    struct build b = {.g = whole, .topology = topology, .rate = rate, .profile = profile, .t = t};
-    t->arena = arena;
-    t->batch = whole->batch;
-    for (int k = 0; k < topology->kinds; k++)
-        t->busy = topology->kind[k].in_turns ? topology->kind[k].busy : t->busy;
-    allocate(&b, scratch);
-    mgpu_find_live(whole, b.live);
-    find_uses(&b);
-    merge_sums(&b);
-    name_groups(&b);
-    list_params(&b);
-    find_param_groups(&b);
-    add_tasks(&b);
-    add_edges(&b);
-    add_host(&b);
-    mgpu_arena_free(scratch);
+    struct mgpu_task_build *b = MGPU_NEW(arena, struct mgpu_task_build);
+    *b = (struct mgpu_task_build){
+        .g = whole, .topology = topology, .rate = rate, .profile = profile, .t = t};
+    *t = (struct mgpu_task_graph){.arena = arena, .build = b, .batch = whole->batch};
+    allocate(b, arena);
+    mgpu_find_live(whole, b->live);
+    find_sums(b);
+    find_uses(b);
+    merge_sums(b);
+    name_groups(b);
+    list_params(b);
+    find_param_groups(b);
+    add_tasks(b);
+    add_edges(b);
+    cost(b);
     *out = t;
     return 0;
+}
+
+bool mgpu_tasks_same(const struct mgpu_task_graph *tasks)
+{
+    const struct mgpu_graph *g = tasks->build->g;
+    for (int n = 0; n < g->node_count; n++)
+        if (is_sum(g->nodes[n]) != tasks->build->sum[n])
+            return false;
+    return true;
+}
+
+void mgpu_tasks_cost(struct mgpu_task_graph **out, const struct mgpu_task_graph *from,
+                     const struct mgpu_topology *topology)
+{
+    struct mgpu_arena *arena = mgpu_arena_new();
+    struct mgpu_task_graph *t = mgpu_arena_copy(arena, from, sizeof *from);
+    struct mgpu_task_build b = *from->build;
+    b.topology = topology;
+    b.t = t;
+    t->arena = arena;
+    t->build = NULL;
+    t->batch = b.g->batch;
+    t->task = mgpu_arena_copy(arena, from->task, sizeof *from->task * (size_t)from->tasks);
+    t->edge = mgpu_arena_copy(arena, from->edge, sizeof *from->edge * (size_t)from->edges);
+    t->busy = 0;
+    t->input_bytes = t->rest_bytes = 0;
+    cost(&b);
+    *out = t;
 }
 
 void mgpu_task_graph_free(struct mgpu_task_graph *tasks)

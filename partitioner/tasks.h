@@ -22,6 +22,13 @@ struct mgpu_profile;
 int mgpu_tasks_build(struct mgpu_task_graph **out, const struct mgpu_graph *whole,
                      const struct mgpu_topology *topology, enum mgpu_rate rate,
                      const struct mgpu_profile *profile);
+
+/* For a graph that got another batch (mgpu_graph_set_batch) since its tasks were built: whether
+ * they are still the same ones, and the same ones at that batch. These borrow all else from `from`,
+ * what the caller set in it too; graph and profile are still those that it was built of. */
+bool mgpu_tasks_same(const struct mgpu_task_graph *tasks);
+void mgpu_tasks_cost(struct mgpu_task_graph **out, const struct mgpu_task_graph *from,
+                     const struct mgpu_topology *topology);
 void mgpu_task_graph_free(struct mgpu_task_graph *tasks);
 
 #endif

@@ -212,6 +212,11 @@ struct mgpu_task_graph *test_training(const struct test_net *net, struct test_ra
         int update = test_task(g, kinds, i, MGPU_PHASE_UPDATE, test_below(r, 2), 0);
         test_edge(g, backward[i], update, weight, 2000 + i);
     }
+    for (int i = 0; i < 2 * n; i += 1 + test_below(r, 8)) /* statistics of the whole batch */
+        if (g->task[i].group >= 0) {
+            g->task[i].sums = 1 + test_below(r, 2);
+            g->task[i].sum_bytes = 8 * g->task[i].sums;
+        }
     g->input_bytes = 16;
     g->rest_bytes = 8;
     return g;

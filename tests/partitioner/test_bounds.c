@@ -1,6 +1,7 @@
 /* Exact search against brute force, heuristics and lower bounds, on seeded random graphs. */
 #include "partitioner/bounds.h"
 #include "partitioner/place.h"
+#include "tests/partitioner/brute_force.h"
 #include "tests/partitioner/random_tasks.h"
 #include "tests/test.h"
 
@@ -43,60 +44,6 @@ static void drop(struct problem *p)
     mgpu_arena_free(p->topology->arena);
     mgpu_arena_free(p->arena);
     test_graph_free(p->graph);
-}
-
-static bool next(int *digit, int count, int base)
-{
-    for (int i = 0; i < count; i++) {
-        digit[i] = (digit[i] + 1) % base;
-        if (digit[i])
-            return true;
-    }
-    return false;
-}
-
-/* The least time of a placement over all owners of open parameters that use them. */
-static double best_owners(const struct problem *p, struct mgpu_simulator *s,
-                          struct mgpu_assignment *a, double best)
-{
-    const struct mgpu_flow *f = p->flow;
-    int open[8], opens = 0, owner[8] = {0};
-    mgpu_choose_owners(f, &p->replica, a);
-    for (int i = 0; i < f->params; i++)
-        if (mgpu_owner_open(f, &p->replica, i, a->device))
-            open[opens++] = i;
-    do {
-        bool users = true;
-        for (int i = 0; i < opens; i++) {
-            const struct mgpu_flow_param *param = &f->param[open[i]];
-            bool user = false;
-            for (int k = 0; k < param->groups; k++)
-                user |= a->device[f->param_group[param->first + k]] == owner[i];
-            users &= user;
-            a->owner[open[i]] = owner[i];
-        }
-        double ms = users ? mgpu_simulate(s, a, INFINITY) : INFINITY;
-        if (ms < best && !mgpu_simulate_memory(s, a))
-            best = ms;
-    } while (next(owner, opens, p->devices));
-    return best;
-}
-
-/* The least time over all placements that obey pins and fit; INFINITY when none does. */
-static double brute_force(const struct problem *p)
-{
-    struct mgpu_simulator *s = mgpu_simulator_new(p->flow, &p->replica);
-    struct mgpu_assignment a = {MGPU_NEW_ARRAY(p->arena, int, p->flow->groups),
-                                MGPU_NEW_ARRAY(p->arena, int, p->flow->params)};
-    double best = INFINITY;
-    do {
-        bool obeys = true;
-        for (int g = 0; g < p->flow->groups; g++)
-            obeys &= p->flow->pin[g] < 0 || p->flow->pin[g] == a.device[g];
-        best = obeys ? best_owners(p, s, &a, best) : best;
-    } while (next(a.device, p->flow->groups, p->devices));
-    mgpu_simulator_free(s);
-    return best;
 }
 
 /* Everything that could move on one path, and the longest such path: C of the ETF bound. */
@@ -176,7 +123,7 @@ static double random_schedule(const struct problem *p, struct test_random *r)
 
 static void check_problem(struct problem *p, struct test_random *r, int *proven, double *worst)
 {
-    double best = brute_force(p);
+    double best = test_brute_force(p->flow, &p->replica);
     struct mgpu_bounds bounds;
     mgpu_bound(&bounds, p->flow, &p->replica);
     CHECK_(bounds.step <= best * (1 + 1e-12), "bound %g above the optimum %g", bounds.step, best);

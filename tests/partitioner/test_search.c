@@ -1,6 +1,7 @@
 /* The whole search: closed forms, honesty towards the baselines, and what must not change a plan.
  */
 #include "partitioner/search.h"
+#include "tests/partitioner/brute_force.h"
 #include "tests/partitioner/random_tasks.h"
 #include "tests/test.h"
 
@@ -290,11 +291,12 @@ struct world {
     int64_t memory;
 };
 
-static void make_world(struct world *w, struct test_random *r)
+static void make_world(struct world *w, struct test_random *r, int most_groups)
 {
     struct test_net net;
     *w = (struct world){.kinds = 1, .devices = 2 + test_below(r, 3), .channels = test_below(r, 3)};
-    test_net(&net, r, (enum test_shape)test_below(r, TEST_SHAPES), 2 + test_below(r, 6));
+    test_net(&net, r, (enum test_shape)test_below(r, TEST_SHAPES),
+             2 + test_below(r, most_groups - 1));
     w->graph = test_training(&net, r, 1, test_below(r, 2));
     w->speed = 1 << test_below(r, 8);
     w->latency = 0.25 * test_below(r, 4);
@@ -385,23 +387,28 @@ static void check_permuted(struct world *w, const struct mgpu_search_result *r,
 }
 
 /* Everything pinned where it is: the same step. */
-static void check_pinned(struct world *w, const struct mgpu_search_result *r)
+static void check_pinned_to(struct world *w, const struct mgpu_candidate *plan)
 {
-    const struct mgpu_candidate *branch = find(r, MGPU_TACTIC_BRANCH);
-    if (!branch || !branch->feasible)
+    if (!plan || !plan->feasible)
         return;
     struct mgpu_task_graph *g = test_scaled(w->graph, 1, 1);
-    g->pin = branch->device;
+    g->pin = plan->device;
     struct model m = {.whole = g, .kinds = 1, .launch = w->model.launch};
     struct mgpu_search_result *again = search(w, &m);
     CHECK(again != NULL);
     if (again)
-        CHECK_NEAR(again->candidate[0].step_ms, branch->step_ms, 1e-12);
+        CHECK_NEAR(again->candidate[0].step_ms, plan->step_ms, 1e-12);
     for (int i = 0; again && i < g->groups; i++)
-        CHECK(again->candidate[0].device[i] == branch->device[i]);
+        CHECK(again->candidate[0].device[i] == plan->device[i]);
     mgpu_search_result_free(again);
     forget(&m);
     test_graph_free(g);
+}
+
+static void check_pinned(struct world *w, const struct mgpu_search_result *r)
+{
+    check_pinned_to(w, find(r, MGPU_TACTIC_SINGLE));
+    check_pinned_to(w, find(r, MGPU_TACTIC_BRANCH));
 }
 
 /* Times four times as long everywhere: the same plan, four times as long. */
@@ -432,7 +439,7 @@ static void check_random(int cases, uint64_t seed)
     for (int i = 0; i < cases; i++) {
         struct world w;
         int before = test_failures;
-        make_world(&w, &random);
+        make_world(&w, &random, 7);
         struct mgpu_search_result *r = search(&w, &w.model);
         if (r) {
             feasible++;
@@ -454,6 +461,54 @@ static void check_random(int cases, uint64_t seed)
     CHECK(feasible > cases * 3 / 4);
     for (int k = 0; k < 4; k++)
         CHECK_(kinds[k] > 0, "%s was never chosen", mgpu_tactic_name((enum mgpu_tactic)k));
+}
+
+/* ---- All plans that there are ---------------------------------------------------------------- */
+
+/* The least time on so many replicas of so many devices. */
+static double best_placement(struct world *w, const struct mgpu_topology *t, int replicas,
+                             int ranks)
+{
+    const struct mgpu_task_graph *g;
+    struct mgpu_replica replica;
+    struct mgpu_flow *flow;
+    struct mgpu_arena *arena = mgpu_arena_new();
+    CHECK_OK(tasks(&w->model, 0, (BATCH + replicas - 1) / replicas, 0, &g));
+    CHECK_OK(mgpu_flow_new(&flow, g, w->kinds, 0, t->devices));
+    mgpu_replica_init(&replica, t, mgpu_channels(t), replicas, ranks, w->weights_on, arena);
+    double best = test_brute_force(flow, &replica);
+    mgpu_flow_free(flow);
+    mgpu_arena_free(arena);
+    return best;
+}
+
+/* The table offers the best of all numbers of replicas, of devices for each, of placements and
+ * owners; where it has nothing to offer there is nothing. */
+static void check_all_plans(int cases, uint64_t seed)
+{
+    struct test_random random = {seed};
+    int feasible = 0;
+    for (int i = 0; i < cases; i++) {
+        struct world w;
+        double best = INFINITY;
+        make_world(&w, &random, 5);
+        struct mgpu_topology *t =
+            test_topology(w.devices, w.kinds, w.speed, w.latency, w.channels, w.memory);
+        for (int replicas = 1; replicas <= w.devices; replicas++)
+            for (int ranks = 1; ranks * replicas <= w.devices; ranks++)
+                best = fmin(best, best_placement(&w, t, replicas, ranks));
+        struct mgpu_search_result *r = search(&w, &w.model);
+        double found = r ? best_of(r) : INFINITY;
+        CHECK_(found == best || fabs(found - best) <= 1e-12 * best,
+               "case %d of seed %llu: %.17g, the best is %.17g", i, (unsigned long long)seed, found,
+               best);
+        feasible += r != NULL;
+        mgpu_search_result_free(r);
+        mgpu_arena_free(t->arena);
+        drop_world(&w);
+    }
+    printf("%d searches give the best of all plans\n", feasible);
+    CHECK(feasible > cases * 3 / 4);
 }
 
 /* ---- Pins, owners, faults -------------------------------------------------------------------- */
@@ -573,5 +628,6 @@ int main(void)
     check_kinds();
     check_memory_cut();
     check_random(1500, 3);
+    check_all_plans(2000, 4);
     return test_end();
 }

@@ -127,6 +127,59 @@ static void check_costs(void)
     mgpu_graph_free(g);
 }
 
+static void check_equal(const struct mgpu_task_graph *a, const struct mgpu_task_graph *b, int kinds)
+{
+    CHECK(a->batch == b->batch && a->busy == b->busy && a->tasks == b->tasks);
+    CHECK(a->edges == b->edges && a->groups == b->groups && a->params == b->params);
+    CHECK(a->input_bytes == b->input_bytes && a->rest_bytes == b->rest_bytes);
+    for (int i = 0; i < a->tasks && i < b->tasks; i++) {
+        const struct mgpu_task *x = &a->task[i], *y = &b->task[i];
+        CHECK(x->group == y->group && x->param == y->param && x->phase == y->phase);
+        CHECK(x->output == y->output && x->scratch == y->scratch && !strcmp(x->key, y->key));
+        for (int k = 0; k < kinds; k++)
+            CHECK(x->ms[k] == y->ms[k]);
+    }
+    for (int i = 0; i < a->edges && i < b->edges; i++) {
+        const struct mgpu_edge *x = &a->edge[i], *y = &b->edge[i];
+        CHECK(x->from == y->from && x->to == y->to && x->value == y->value);
+        CHECK(x->bytes == y->bytes && x->held == y->held);
+    }
+    for (int i = 0; i < a->params && i < b->params; i++)
+        CHECK(a->param[i].bytes == b->param[i].bytes && a->param[i].groups == b->param[i].groups &&
+              a->param[i].state_bytes == b->param[i].state_bytes);
+    for (int k = 0; k < kinds; k++)
+        CHECK(a->host_ms[k] == b->host_ms[k]);
+}
+
+/* Tasks that were built at another batch cost what those do that are built at this one. */
+static void check_cost_again(void)
+{
+    static const char *const models[] = {plan_two_towers, plan_branches, plan_norm};
+    struct mgpu_topology *topology;
+    CHECK_OK(mgpu_topology_parse(&topology, "h100"));
+    for (int m = 0; m < 3; m++) {
+        struct mgpu_graph *g = plan_graph(models[m], 8);
+        struct mgpu_task_graph *built, *again, *fresh;
+        CHECK_OK(mgpu_tasks_build(&built, g, topology, MGPU_RATE_F32, NULL));
+        built->pin[0] = 5;
+        built->task[0].sums = 3;
+        for (int64_t batch = 1; batch <= 1 << 20; batch = 3 * batch + 1) {
+            struct mgpu_graph *h = plan_graph(models[m], batch);
+            CHECK(mgpu_graph_set_batch(g, batch) && mgpu_tasks_same(built));
+            mgpu_tasks_cost(&again, built, topology);
+            CHECK_OK(mgpu_tasks_build(&fresh, h, topology, MGPU_RATE_F32, NULL));
+            check_equal(again, fresh, topology->kinds);
+            CHECK(again->pin[0] == 5 && again->task[0].sums == 3);
+            mgpu_task_graph_free(again);
+            mgpu_task_graph_free(fresh);
+            mgpu_graph_free(h);
+        }
+        mgpu_task_graph_free(built);
+        mgpu_graph_free(g);
+    }
+    mgpu_topology_free(topology);
+}
+
 /* Sizes at another batch are those of a graph that was made at it, and so are costs. */
 static void check_set_batch(void)
 {
@@ -341,6 +394,7 @@ int main(void)
     check_edges();
     check_costs();
     check_set_batch();
+    check_cost_again();
     check_profile();
     check_sums();
     check_losses();

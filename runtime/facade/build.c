@@ -101,11 +101,12 @@ static int fill_graph(struct mgpu_graph *g, struct mgpu_trainer *t, enum mgpu_mo
         return 0;
     if (!total)
         return mgpu_fail(MGPU_EUSAGE, "nothing to train on: give --loss");
-    set_origin(g, MGPU_FORWARD, "", "");
+    set_origin(g, MGPU_FORWARD, "loss", t->loss[t->losses - 1].output);
     if (t->scaling.on)
         total = mgpu_mul(
             g, total,
             mgpu_cast(g, mgpu_graph_scalar(g, MGPU_SCALAR_LOSS_SCALE, "loss scale"), total->type));
+    set_origin(g, MGPU_FORWARD, "", "");
     if (!total)
         return mgpu_build_error();
     MGPU_TRY(mgpu_gradient(g, total, false));

@@ -348,8 +348,10 @@ int mgpu_metric_build(struct mgpu_graph *g, const struct mgpu_metric *metric,
                       struct mgpu_value **count)
 {
     struct mgpu_origin before = g->origin;
+    /* it runs where the output is made */
+    const char *at = y->producer ? y->producer->origin.output : loss->output;
     g->origin = (struct mgpu_origin){
-        .path = "", .output = "", .name = metric->name, .type = "metric", .role = MGPU_FORWARD};
+        .path = "", .output = at, .name = metric->name, .type = "metric", .role = MGPU_FORWARD};
     struct build b = {g, metric, loss, y, mgpu_loss_label(g, loss, y)};
     int rc = build(&b, sum, count);
     g->origin = before;

@@ -65,6 +65,11 @@ static void test_towers(void)
     by.merge = NULL;
     by.strategy = "data";
     check(model, o, tiny_tower_weights, &by);
+    by.weights_on = "cpu:1";
+    check(model, o, tiny_tower_weights, &by);
+    by.devices = "cpu:0,cpu:1,cpu:2,cpu:3";
+    by.strategy = "hybrid";
+    check(model, o, tiny_tower_weights, &by);
 }
 
 /* The first and the last layer's weight is one, wherever the two are. */

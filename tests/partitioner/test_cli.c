@@ -148,6 +148,39 @@ static void test_strategies(void)
     unlink(build_path("plan.json"));
 }
 
+/* What is counted of an output runs where the output is made: it is no branch. */
+static void test_metrics(void)
+{
+    make_onnx_file(build_path("chain.onnx"), "input x float N 16\n"
+                                             "init A float 16 32 = normal 0.1\n"
+                                             "init B float 32 4 = normal 0.1\n"
+                                             "h = MatMul(x, A)\n"
+                                             "y = MatMul(h, B)\n"
+                                             "output y float N 4\n");
+    CHECK_RUN("chain.onnx --devices 2xcpu --batch 8 --loss cross_entropy --strategy branch "
+              "--plan plan.json");
+    struct mgpu_plan_file *p = read_plan("plan.json");
+    CHECK(p && p->nodes == 2 && place_of(p, "h") != place_of(p, "y"));
+    mgpu_plan_file_free(p);
+    unlink(build_path("plan.json"));
+}
+
+/* The weights of all replicas are on the device that was named, also where it is one of them. */
+static void test_weights_on(void)
+{
+    CHECK_RUN(TWO "--strategy data --weights-on cpu:0 --plan plan.json");
+    struct mgpu_plan_file *p = read_plan("plan.json");
+    CHECK(p && p->devices == 4 && p->replicas == 2 && p->places == 2 &&
+          !strcmp(p->device[2], "cpu:1"));
+    for (int i = 0; p && i < p->owners; i++)
+        for (int r = 0; r < 2; r++)
+            CHECK(!strcmp(p->device[r * p->places + p->owner[i].place], "cpu:0"));
+    for (int i = 0; p && i < p->nodes; i++)
+        CHECK(p->node[i].place == 0);
+    mgpu_plan_file_free(p);
+    unlink(build_path("plan.json"));
+}
+
 static double number_in(struct json_object *o, const char *a, const char *b, const char *c)
 {
     const char *const keys[] = {a, b, c};
@@ -158,8 +191,8 @@ static double number_in(struct json_object *o, const char *a, const char *b, con
 }
 
 /* Statistics of the whole batch are summed in the middle of the step, as are their gradients: at
- * least two sums each, of four channels, by two replicas. */
-static void test_norm_sums(void)
+ * least two sums each, of four channels, by two replicas, whoever has the weights. */
+static void test_norm_sums(const char *more)
 {
     static const char *const modes[] = {"train", "sync"};
     double ms[2], moved[2];
@@ -179,8 +212,8 @@ static void test_norm_sums(void)
         char arguments[256];
         snprintf(arguments, sizeof arguments,
                  "norm.onnx --devices 2xh100-nvlink --batch 8 --strategy data --batch-norm %s "
-                 "--plan plan.json",
-                 modes[i]);
+                 "%s --plan plan.json",
+                 modes[i], more);
         CHECK_RUN(arguments);
         struct mgpu_plan_file *p = read_plan("plan.json");
         ms[i] = p ? p->predicted.step_ms : 0;
@@ -462,6 +495,25 @@ static void test_refused(void)
     CHECK(!exists("no.json"));
 }
 
+/* What is written takes the place of nothing that is read, nor of another result; nothing is
+ * planned or timed for a place where nothing can be written. */
+static void test_targets(void)
+{
+    CHECK(symlink("two.onnx", build_path("link.onnx")) == 0);
+    CHECK_REFUSED(TWO "--plan two.onnx", 2, "two.onnx is the model that is read");
+    CHECK_REFUSED(TWO "--annotate ./link.onnx", 2, "link.onnx is the model that is read");
+    CHECK_REFUSED(TWO "--html no.json --timeline no.json", 2, "no.json is written already");
+    CHECK_REFUSED(TWO "--profile prof --plan prof", 2, "prof is the file of --profile");
+    CHECK_REFUSED("two.onnx --devices ./rack.json --plan rack.json", 1, "rack.json");
+    CHECK_REFUSED("two.onnx --devices rack.json --plan rack.json", 2, "the file of --devices");
+    CHECK_REFUSED("two.onnx --devices cpu:0 --measure --profile two.onnx", 2, "the model");
+    CHECK_REFUSED("two.onnx --devices cpu:0 --measure --profile none/p.json", 1, "none/p.json");
+    CHECK(!strstr(err, "measuring"));
+    CHECK_REFUSED(TWO "--plan none/no.json", 1, "none/no.json");
+    CHECK_RUN(TWO "--quiet");
+    CHECK(!exists("no.json") && !exists("rack.json") && !exists("prof"));
+}
+
 /* ---- Rows of the reports --------------------------------------------------------------------- */
 
 /* 24: a weight of the first and the last node has one owner; apart, its copy and its gradient are
@@ -609,7 +661,11 @@ int main(void)
     make_models();
     test_table();
     test_strategies();
-    test_norm_sums();
+    test_metrics();
+    test_weights_on();
+    test_norm_sums("");
+    test_norm_sums("--weights-on cuda:0");
+    test_norm_sums("--weights-on cuda:1");
     test_verify();
     test_measure();
     test_precision();
@@ -621,6 +677,7 @@ int main(void)
     test_far_away();
     test_lists();
     test_refused();
+    test_targets();
     test_shared_weight();
     test_unequal_devices();
     test_recompute();

@@ -59,6 +59,8 @@ static double collective_ms(const struct mgpu_predict *p, const struct mgpu_coll
         bytes += (double)c->part[i].count * (double)mgpu_dtype_size(c->type);
     if (c->kind == MGPU_COLLECTIVE_SEND || c->kind == MGPU_COLLECTIVE_RECV)
         return mgpu_transfer_ms(p->topology, rank, c->peer, bytes);
+    if (c->kind == MGPU_COLLECTIVE_ALL_GATHER)
+        bytes = (double)c->out.count * (double)mgpu_dtype_size(c->type);
     for (int r = 0; r < p->replicas; r++)
         device[r] = r * p->places + rank % p->places;
     struct mgpu_ring ring = mgpu_ring_of(p->topology, device, p->replicas);

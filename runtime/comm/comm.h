@@ -20,7 +20,8 @@
 enum mgpu_collective_kind {
     MGPU_COLLECTIVE_ALL_REDUCE,     /* parts[] summed over the members, in place; or of each its own
                                      * slice, if that is all that it needs */
-    MGPU_COLLECTIVE_ALL_GATHER,     /* parts[0] of each member, joined in rank order in `out` */
+    MGPU_COLLECTIVE_ALL_GATHER,     /* parts[0] of each member, joined in rank order in `out`;
+                                     * zeros stand behind the last where that holds more */
     MGPU_COLLECTIVE_REDUCE_SCATTER, /* parts[0] summed; member i keeps slice i in `out` */
     MGPU_COLLECTIVE_BROADCAST,      /* parts[0] of member `peer`, to parts[0] of all */
     MGPU_COLLECTIVE_SEND,           /* parts[0] to `peer` */
@@ -43,8 +44,8 @@ struct mgpu_collective {
     bool slice_only;  /* all-reduce: what is outside mgpu_comm_slice may be left as it is */
     int parts;
     const struct mgpu_part *part;
-    /* gather and scatter: `out` holds [outer, sum of member counts / outer]; each member's part is
-     * [outer, own]. outer is the product of the dims before the joined axis. */
+    /* gather and scatter: `out` holds [outer, sum of member counts / outer] (gather: or more); each
+     * member's part is [outer, own]. outer is the product of the dims before the joined axis. */
     struct mgpu_part out;
     int64_t outer;
     atomic_bool *done; /* the event: cleared by start, set when complete */

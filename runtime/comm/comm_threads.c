@@ -150,6 +150,9 @@ static void all_gather(const struct member *m)
                    (const char *)from->part[0].data + (size_t)(o * own) * size, (size_t)own * size);
         start += own;
     }
+    for (int64_t o = 0; o < op->outer; o++)
+        memset((char *)op->out.data + (size_t)(o * total + start) * size, 0,
+               (size_t)(total - start) * size);
 }
 
 static void reduce_scatter(const struct member *m)

@@ -2,6 +2,7 @@
  * adds the communication that this asks for. */
 #include "runtime/base/status.h"
 #include "runtime/compile/batch_facts.h"
+#include "runtime/compile/early.h"
 #include "runtime/compile/follow.h"
 #include "runtime/compile/pass.h"
 #include "runtime/ops/accumulate.h"
@@ -191,11 +192,27 @@ static int accumulate(struct mgpu_pass *p, int place, struct mgpu_value **v)
     return 0;
 }
 
+static bool has_rows(const struct mgpu_pass *p, const struct mgpu_value *v)
+{
+    const struct mgpu_split *s = &p->state[v->id];
+    return s->kind == MGPU_SPLIT_AXIS && s->axis == 0;
+}
+
+/* Whether each replica has some rows of the factors, where the weight is. */
+static bool takes_factors(const struct mgpu_pass *p, const struct mgpu_node *node,
+                          const struct mgpu_value *v, int owner)
+{
+    return p->by_product[p->gradient_of[v->id]] && p->state[v->id].kind == MGPU_SPLIT_SUM &&
+           p->at[v->id] >> owner & 1 && has_rows(p, node->input[0]) && has_rows(p, node->input[1]);
+}
+
 /* A gradient goes to its weight's owner. */
 static int settle_gradient(struct mgpu_pass *p, struct mgpu_node *node, struct mgpu_value *v)
 {
     int owner = p->places.owner[p->gradient_of[v->id]];
     p->g->origin = node->origin;
+    if (takes_factors(p, node, v, owner))
+        return mgpu_pass_gather_product(p, node, owner);
     if (!(p->at[v->id] >> owner & 1))
         MGPU_TRY(mgpu_pass_transfer(p, v, owner));
     if (p->pieces > 1)
@@ -388,6 +405,7 @@ static int walk(struct mgpu_pass *p)
         MGPU_TRY(check_whole(p));
     mgpu_pass_grow(p);
     p->steers = mgpu_find_steering(g);
+    p->by_product = mgpu_find_products(g);
     p->users = mgpu_places_users(&p->places);
     for (int i = 0; i < g->value_count; i++)
         if (g->values[i]->kind != MGPU_VALUE_RESULT)
@@ -459,6 +477,7 @@ static void free_pass(struct mgpu_pass *p)
     free(p->here);
     free(p->users);
     free(p->steers);
+    free(p->by_product);
     free(p->wanted);
     free(p->later);
     mgpu_places_free(&p->places);

@@ -2,6 +2,7 @@
  */
 #include "runtime/compile/pass.h"
 #include "runtime/base/status.h"
+#include "runtime/compile/early.h"
 #include "runtime/graph/step_scalar.h"
 #include "runtime/ops/build.h"
 #include "runtime/ops/comm.h"
@@ -176,6 +177,39 @@ int mgpu_pass_make_whole(struct mgpu_pass *p, struct mgpu_value *v, struct mgpu_
         p->whole[v->id] = whole;
     }
     *out = p->whole[v->id];
+    return 0;
+}
+
+/* ---- Factors of gradients -------------------------------------------------------------------- */
+
+/* The rows of all replicas, one replica's behind the other's. */
+static int all_gather(struct mgpu_pass *p, int place, struct mgpu_value *v, struct mgpu_value **out)
+{
+    struct mgpu_graph *g = p->g;
+    struct mgpu_dim *dims = mgpu_arena_copy(g->arena, v->dims, sizeof *dims * (size_t)v->rank);
+    struct mgpu_comm_attrs attrs = {
+        .group = place, .tag = p->tag++, .type = v->type, .rank = v->rank, .dims = dims};
+    enum mgpu_role role = g->origin.role;
+    int before = g->node_count;
+    dims[0] = mgpu_dim_const(mgpu_rows_in_all(g, dims[0]));
+    g->origin.role = MGPU_COMMUNICATION;
+    int rc = mgpu_graph_node(g, &mgpu_op_all_gather, &attrs, 1, &v, 1, out);
+    g->origin.role = role;
+    mgpu_pass_adopt(p, before, place);
+    return rc;
+}
+
+int mgpu_pass_gather_product(struct mgpu_pass *p, const struct mgpu_node *product, int place)
+{
+    struct mgpu_graph *g = p->g;
+    struct mgpu_value *factor[2], *whole;
+    for (int i = 0; i < 2; i++)
+        MGPU_TRY(all_gather(p, place, product->input[i], &factor[i]));
+    int before = g->node_count;
+    MGPU_TRY(mgpu_graph_node(g, product->op, product->attrs, 2, factor, 1, &whole));
+    mgpu_pass_adopt(p, before, place);
+    p->state[whole->id] = mgpu_split_make(MGPU_SPLIT_REPLICATED, 0, 1);
+    p->instead[product->output[0]->id] = whole;
     return 0;
 }
 

@@ -2,10 +2,10 @@
  * stands right behind the last node that reads the weight or makes the gradient, which lives in the
  * arena and no longer than that. Neighbours in the list of updates keep their order.
  *
- * Where gradients come by communication an update would wait for it there. It stands before the
- * next gradients that are communicated, so that these are computed meanwhile. A sum over replicas
- * starts when all that reads its weights stands before it: behind it replicas may change them for
- * one another (share.c). Communication keeps its order.
+ * Where gradients, or their factors, come by communication an update would wait for it there. It
+ * stands before the next gradients that are communicated, so that these are computed meanwhile.
+ * What is over all replicas starts when all that reads its weights stands before it: behind it
+ * replicas may change them for one another (share.c). Communication keeps its order.
  */
 #include "runtime/compile/early.h"
 
@@ -63,14 +63,32 @@ static void find_readers(struct early *e)
     }
 }
 
-/* What gives the gradient, where that is communication. */
-static const struct mgpu_node *communication_of(const struct mgpu_node *update)
+/* What gives input i, where that is communication. */
+static const struct mgpu_node *communication_at(const struct mgpu_node *update, int i)
 {
-    const struct mgpu_value *v = update->input[MGPU_UPDATE_GRADIENT];
-    return v->kind == MGPU_VALUE_RESULT && communicates(v->producer) ? v->producer : NULL;
+    const struct mgpu_value *v = i < update->inputs ? update->input[i] : NULL;
+    return v && v->kind == MGPU_VALUE_RESULT && communicates(v->producer) ? v->producer : NULL;
 }
 
-/* A sum moves behind the readers of its weights, but not past other communication. */
+/* What gives the gradient, or the last of its factors, where that is communication. */
+static const struct mgpu_node *communication_of(const struct mgpu_node *update)
+{
+    const struct mgpu_node *a = communication_at(update, MGPU_UPDATE_GRADIENT);
+    const struct mgpu_node *b = communication_at(update, MGPU_UPDATE_FACTOR);
+    return !a || (b && b->id > a->id) ? b : a;
+}
+
+static void set_due(struct early *e, const struct mgpu_node *by, const struct mgpu_node *update)
+{
+    if (!by)
+        return;
+    e->due[by->id] = later(e->due[by->id], by->id);
+    if (by->op != &mgpu_op_recv)
+        e->due[by->id] = later(e->due[by->id], last_reader(e, update));
+}
+
+/* What is over all replicas moves behind the readers of its weights, but not past other
+ * communication. */
 static void find_communication(struct early *e)
 {
     const struct mgpu_graph *g = e->g;
@@ -78,13 +96,11 @@ static void find_communication(struct early *e)
     for (int n = 0; n < g->node_count; n++)
         e->due[n] = -1;
     for (int n = 0; n < g->node_count; n++) {
-        const struct mgpu_node *by =
-            mgpu_is_update(g->nodes[n]) ? communication_of(g->nodes[n]) : NULL;
-        if (!by)
+        const struct mgpu_node *node = g->nodes[n];
+        if (!mgpu_is_update(node))
             continue;
-        e->due[by->id] = later(e->due[by->id], by->id);
-        if (by->op == &mgpu_op_all_reduce)
-            e->due[by->id] = later(e->due[by->id], last_reader(e, g->nodes[n]));
+        set_due(e, communication_at(node, MGPU_UPDATE_GRADIENT), node);
+        set_due(e, communication_at(node, MGPU_UPDATE_FACTOR), node);
     }
     for (int n = g->node_count - 1; n >= 0; n--) {
         if (e->due[n] >= next)
@@ -152,11 +168,19 @@ void mgpu_update_early(struct mgpu_graph *g)
 /* ---- Large gradients ------------------------------------------------------------------------- */
 
 /* The gradient of a dense layer of few samples, so much larger than its factors and as large as
- * this (bytes), is not worth being stored: to compute it takes no longer than to write it. */
+ * this (bytes), is not worth being stored: to compute it takes no longer than to write it. Several
+ * replicas have the factors of all of them, and not a sum of gradients. */
 enum { FEW = 16, TIMES = 16, LEAST = 1 << 20 };
 
+int64_t mgpu_rows_in_all(const struct mgpu_graph *g, struct mgpu_dim rows)
+{
+    bool samples = g->step_samples && !rows.opaque && rows.power[MGPU_BATCH] == 1;
+    return samples ? rows.value / g->batch * g->step_samples : rows.value;
+}
+
 /* The product a^T b that is the update's gradient, and nothing else; NULL: it is not, or small. */
-static const struct mgpu_node *large_product(const struct mgpu_node *update,
+static const struct mgpu_node *large_product(const struct mgpu_graph *graph,
+                                             const struct mgpu_node *update,
                                              const struct mgpu_readers *readers)
 {
     const struct mgpu_value *g = update->input[MGPU_UPDATE_GRADIENT];
@@ -168,9 +192,26 @@ static const struct mgpu_node *large_product(const struct mgpu_node *update,
     const struct mgpu_value *a = node->input[0], *b = node->input[1];
     bool plain = attrs->transpose_a && !attrs->transpose_b && !attrs->relu && a->type == g->type &&
                  b->type == g->type;
-    bool large = a->dims[0].value <= FEW && mgpu_value_bytes(g) >= LEAST &&
-                 mgpu_value_bytes(g) / TIMES > mgpu_value_bytes(a) + mgpu_value_bytes(b);
+    int64_t rows = mgpu_rows_in_all(graph, a->dims[0]);
+    int64_t factors = rows * (a->dims[1].value + b->dims[1].value);
+    bool large =
+        rows <= FEW && mgpu_value_bytes(g) >= LEAST && mgpu_value_count(g) / TIMES > factors;
     return plain && large ? node : NULL;
+}
+
+bool *mgpu_find_products(const struct mgpu_graph *g)
+{
+    bool *found = mgpu_xcalloc((size_t)g->parameter_count + 1, sizeof *found);
+    struct mgpu_readers *readers = mgpu_readers_of(g);
+    for (int n = 0; n < g->node_count && g->updates_early; n++) {
+        const struct mgpu_node *node = g->nodes[n];
+        int w = mgpu_is_update(node) ? node->input[MGPU_UPDATE_WEIGHT]->index : 0;
+        if (node->op == &mgpu_op_update && large_product(g, node, readers) &&
+            node->input[MGPU_UPDATE_GRADIENT] == g->parameters[w].gradient)
+            found[w] = true;
+    }
+    mgpu_readers_free(readers, g);
+    return found;
 }
 
 static void take_product(struct mgpu_graph *g, struct mgpu_node *update,
@@ -194,7 +235,7 @@ void mgpu_update_by_products(struct mgpu_graph *g)
     for (int n = 0; n < g->node_count; n++) {
         struct mgpu_node *node = g->nodes[n];
         const struct mgpu_node *product =
-            node->op == &mgpu_op_update ? large_product(node, readers) : NULL;
+            node->op == &mgpu_op_update ? large_product(g, node, readers) : NULL;
         if (product)
             take_product(g, node, product);
     }

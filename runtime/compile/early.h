@@ -12,4 +12,11 @@ void mgpu_update_early(struct mgpu_graph *g);
 /* For the same graph, first of all: updates take large gradients as the products that they are. */
 void mgpu_update_by_products(struct mgpu_graph *g);
 
+/* By parameter index: what mgpu_update_by_products would do for it, were all the samples of the
+ * step here; nothing where updates are not early. The same on all ranks. The caller frees it. */
+bool *mgpu_find_products(const struct mgpu_graph *g);
+
+/* Of a size that counts samples, what it is over all ranks. */
+int64_t mgpu_rows_in_all(const struct mgpu_graph *g, struct mgpu_dim rows);
+
 #endif

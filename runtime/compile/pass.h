@@ -21,6 +21,7 @@ struct mgpu_pass {
     int replica, place; /* of the rank that the graph is made for */
     uint64_t *users;    /* by value id of the whole graph: the places that need it */
     bool *steers;       /* the same: an output or a gradient depends on it */
+    bool *by_product;   /* by parameter: its update takes the factors of its gradient (early.h) */
 
     /* by value id; grown as values are made */
     int known;
@@ -65,6 +66,9 @@ void mgpu_pass_adopt(struct mgpu_pass *pass, int before, int place);
 
 /* The sum over the replicas of `value`; made once. */
 int mgpu_pass_make_whole(struct mgpu_pass *pass, struct mgpu_value *value, struct mgpu_value **out);
+
+/* The product a^T b, split by its rows, over the rows of all replicas: they have its factors. */
+int mgpu_pass_gather_product(struct mgpu_pass *pass, const struct mgpu_node *product, int place);
 
 /* A gradient joins the bucket of its place, which is summed when it is full or closed. */
 int mgpu_pass_add_gradient(struct mgpu_pass *pass, int place, struct mgpu_value *value);

@@ -8,7 +8,7 @@
 
 static bool is_update(const struct mgpu_instruction *in)
 {
-    return in->node->op == &mgpu_op_update;
+    return mgpu_is_update(in->node);
 }
 
 static bool writes_store(const struct mgpu_instruction *in)
@@ -33,14 +33,24 @@ static int last_sum(const struct mgpu_program *p)
     return last;
 }
 
-/* The sum that gives the gradient of an early update; -1: none. */
+static bool gives(const struct mgpu_node *node, const struct mgpu_value *v)
+{
+    return v && v->kind == MGPU_VALUE_RESULT && v->producer == node;
+}
+
+/* What gives the gradient of an early update, or its factors, over all replicas; -1: nothing. */
 static int own_sum(const struct mgpu_program *p, const struct mgpu_instruction *update)
 {
-    const struct mgpu_value *g = update->node->input[MGPU_UPDATE_GRADIENT];
-    for (int k = 0; k < p->instructions && g->kind == MGPU_VALUE_RESULT; k++)
-        if (p->instruction[k].node == g->producer && g->producer->op == &mgpu_op_all_reduce)
-            return k;
-    return -1;
+    const struct mgpu_node *u = update->node;
+    int last = -1;
+    for (int k = 0; k < p->instructions; k++) {
+        const struct mgpu_node *node = p->instruction[k].node;
+        bool all = node->op == &mgpu_op_all_reduce || node->op == &mgpu_op_all_gather;
+        for (int i = 0; i < u->inputs && all; i++)
+            if ((i == MGPU_UPDATE_GRADIENT || i == MGPU_UPDATE_FACTOR) && gives(node, u->input[i]))
+                last = k;
+    }
+    return last;
 }
 
 static bool overlap(const struct mgpu_operand *a, const struct mgpu_operand *b)
@@ -79,22 +89,31 @@ static bool is_cut(const struct mgpu_value *v, const struct mgpu_value *w)
     return v && v->type == w->type && mgpu_value_count(v) == mgpu_value_count(w);
 }
 
+static void move(struct mgpu_tensor *t, int64_t elements)
+{
+    t->data = (char *)t->data + elements * (int64_t)mgpu_dtype_size(t->type);
+}
+
+/* The elements of a part; of a product it is whole rows, made of columns of its first factor. */
 static void cut(struct mgpu_instruction *in, int part, int parts)
 {
     const struct mgpu_value *w = in->node->input[MGPU_UPDATE_WEIGHT];
-    int64_t from, to;
-    mgpu_comm_slice(mgpu_value_count(w), w->type, part, parts, &from, &to);
+    bool product = in->node->op == &mgpu_op_product_update;
+    int64_t row = product ? w->dims[1].value : 1, from, to;
+    mgpu_comm_slice(mgpu_value_count(w) / row, w->type, part, parts, &from, &to);
     for (int i = 0; i < in->inputs + in->outputs; i++) {
         struct mgpu_tensor *t = &in->tensor[i];
         const struct mgpu_value *v =
             i < in->inputs ? in->node->input[i] : in->node->output[i - in->inputs];
-        if (!is_cut(v, w))
+        if (!is_cut(v, w) || (product && (i == MGPU_UPDATE_GRADIENT || i == MGPU_UPDATE_FACTOR)))
             continue;
         assert(v->block == 0);
-        t->data = (char *)t->data + from * (int64_t)mgpu_dtype_size(w->type);
-        t->rank = 1;
+        move(t, from * row);
+        t->rank = product ? 2 : 1;
         t->dims[0] = to - from;
     }
+    if (product)
+        move(&in->tensor[MGPU_UPDATE_GRADIENT], from);
 }
 
 /* Values that some node, be it a view, reads elsewhere than in the part of an update that was cut,

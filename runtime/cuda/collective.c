@@ -179,6 +179,8 @@ static int gather_parts(const struct meeting *m, int i)
 {
     const struct mgpu_collective *op = &instruction(m, i)->collective;
     int64_t size = (int64_t)mgpu_dtype_size(op->type), total = op->out.count / op->outer, at = 0;
+    GPU_TRY(&m->all->gpu, cuMemsetD8Async,
+            ((CUdeviceptr)op->out.data, 0, (size_t)(op->out.count * size), stream(m, 0)));
     for (int k = 0; k < m->members; k++) {
         const struct mgpu_collective *from = &instruction(m, k)->collective;
         int64_t own = from->contributes ? from->part[0].count / op->outer : 0;

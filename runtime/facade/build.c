@@ -192,6 +192,7 @@ int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_
     if (rc == 0)
         rc = fill_graph(*out, t, mode, plan);
     (*out)->updates_early = mode == MGPU_MODE_TRAIN && mgpu_updates_early(t);
+    (*out)->step_samples = t->batch;
     rc = mgpu_prefix(rc, "%s", t->path);
     if (rc < 0) {
         mgpu_graph_free(*out);

@@ -123,6 +123,7 @@ struct mgpu_graph {
     /* Nothing but updates takes the gradients of weights, and a step that goes wrong may have
      * changed weights: they need not be kept to its end (runtime/compile/early.h). */
     bool updates_early;
+    int64_t step_samples; /* of a whole step, over all ranks, at most; 0: not known */
 
     /* A node whose meaning depends on the size of the batch, so that the batch may not be cut (a
      * branch chosen by it, a loop over samples); NULL: none is known. */

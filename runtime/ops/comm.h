@@ -4,7 +4,7 @@
  *
  *     all_reduce(x0, x1, ...) -> y0.. : sums over the group, in place; variadic
  *     all_gather(x) -> y: the members' parts joined along `axis`, in rank order (parts may differ
- *         in size along it)
+ *         in size along it; zeros fill the rest of y)
  *     reduce_scatter(x) -> y, broadcast(x) -> y, send(x), recv() -> y
  */
 #ifndef MGPU_OPS_COMM_H

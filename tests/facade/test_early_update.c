@@ -135,50 +135,131 @@ static int64_t memory_of(const char *devices, bool gradients)
     return bytes;
 }
 
-/* A dense layer of few samples never has its whole gradient. */
-static void test_product(void)
-{
-    enum { IN = 700, OUT = 520 };
-    static double w[2][IN * OUT];
-    const char *model = tiny_model("input x float N 700\n"
-                                   "init w float 700 520 = normal 0.05\n"
-                                   "init b float 520 = .1\n"
-                                   "init c float 520 3 = normal 0.1\n"
-                                   "h = Gemm(x, w, b)\nr = Tanh(h)\ny = MatMul(r, c)\n"
-                                   "output y float N 3\n");
-    for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++) {
-        struct mgpu_options o =
-            options(tiny_list(tiny_noise("x", 1, 2, (int64_t[]){SAMPLES, IN}),
-                              tiny_noise("label", 2, 2, (int64_t[]){SAMPLES, 3}), NULL),
-                    "cpu:0");
-        struct mgpu_step_result s;
-        int64_t bytes[2];
-        o.optimizer = optimizers[i];
-        for (int late = 0; late < 2; late++) {
-            struct mgpu_trainer *t;
-            o.gradients = late;
-            CHECK_OK(mgpu_trainer_new(&t, model, &o));
-            const int64_t *b = mgpu_team_rank(t->team, 0)->bytes;
-            bytes[late] = b[MGPU_BUFFER_GRADIENTS] + b[MGPU_BUFFER_ARENA];
-            while (mgpu_step(t, &s) > 0)
-                ;
-            CHECK_OK(mgpu_weight_read(t, "w", w[late], IN * OUT));
-            mgpu_trainer_free(t);
-        }
-        double off = 0;
-        for (int k = 0; k < IN * OUT; k++)
-            off = fmax(off, fabs(w[0][k] - w[1][k]));
-        CHECK_(off <= 1e-5, "%s: off by %g", o.optimizer, off);
-        CHECK(bytes[1] > IN * OUT * 4);
-        CHECK(i == 4 || bytes[0] < IN * OUT); /* lamb needs it */
-    }
-}
-
 static void test_memory(void)
 {
     enum { WEIGHT = 64 * 64 * 4 };
     CHECK(memory_of("cpu:0", true) > 4 * WEIGHT && memory_of("cpu:0", false) < 2 * WEIGHT);
     CHECK(memory_of("cpu:0,cpu:1", true) > 4 * WEIGHT);
+}
+
+/* ---- Products -------------------------------------------------------------------------------- */
+
+enum { IN = 700, OUT = 520 };
+
+static const char *const ranks_of[] = {"cpu:0", "cpu:0,cpu:1", "cpu:0,cpu:1,cpu:2,cpu:0"};
+
+/* Fills w[] and gives the bytes that the rank with the most takes for gradients and activations. */
+static int64_t train_product(const char *model, const struct mgpu_options *o, double *w)
+{
+    struct mgpu_step_result s;
+    struct mgpu_trainer *t;
+    int64_t most = 0;
+    CHECK_OK(mgpu_trainer_new(&t, model, o));
+    for (int r = 0; r < mgpu_team_size(t->team); r++) {
+        const int64_t *b = mgpu_team_rank(t->team, r)->bytes;
+        int64_t bytes = b[MGPU_BUFFER_GRADIENTS] + b[MGPU_BUFFER_ARENA];
+        most = bytes > most ? bytes : most;
+    }
+    while (mgpu_step(t, &s) > 0)
+        ;
+    CHECK_OK(mgpu_weight_read(t, "w", w, IN * OUT));
+    mgpu_trainer_free(t);
+    return most;
+}
+
+static double most_off(const double *a, const double *b)
+{
+    double off = 0;
+    for (int k = 0; k < IN * OUT; k++)
+        off = fmax(off, fabs(a[k] - b[k]));
+    return off;
+}
+
+static struct mgpu_options product_options(const char *devices)
+{
+    return options(tiny_list(tiny_noise("x", 1, 2, (int64_t[]){SAMPLES, IN}),
+                             tiny_noise("label", 2, 2, (int64_t[]){SAMPLES, 3}), NULL),
+                   devices);
+}
+
+static const char *product_model(void)
+{
+    return tiny_model("input x float N 700\n"
+                      "init w float 700 520 = normal 0.05\n"
+                      "init b float 520 = .1\n"
+                      "init c float 520 3 = normal 0.1\n"
+                      "h = Gemm(x, w, b)\nr = Tanh(h)\ny = MatMul(r, c)\n"
+                      "output y float N 3\n");
+}
+
+/* A dense layer of few samples never has its whole gradient, on no rank. */
+static void test_product(void)
+{
+    static double w[2][IN * OUT];
+    const char *model = product_model();
+    for (int d = 0; d < 3; d++)
+        for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++) {
+            struct mgpu_options o = product_options(ranks_of[d]);
+            int64_t bytes[2];
+            o.optimizer = optimizers[i];
+            for (int late = 0; late < 2; late++) {
+                o.gradients = late;
+                bytes[late] = train_product(model, &o, w[late]);
+            }
+            double off = most_off(w[0], w[1]);
+            CHECK_(off <= 1e-5, "%s on %s: off by %g", o.optimizer, o.devices, off);
+            CHECK(bytes[1] > IN * OUT * 4);
+            CHECK(i == 4 || bytes[0] < IN * OUT); /* lamb needs it */
+        }
+}
+
+/* 13 samples in batches of 5: parts of 2 and 3, of 1 and 2, and ranks without any. */
+static void test_product_on_ranks(void)
+{
+    static double one[IN * OUT], many[IN * OUT];
+    const char *model = product_model();
+    for (int adam = 0; adam < 2; adam++)
+        for (int d = 0; d < 3; d++) {
+            struct mgpu_options o = product_options(ranks_of[d]);
+            o.optimizer = adam ? "adam,lr=0.01" : "sgd,lr=0.001,momentum=0.9";
+            o.precision = "f64";
+            train_product(model, &o, d ? many : one);
+            double off = d ? most_off(many, one) : 0;
+            CHECK_(off <= 1e-10, "%s on %s: off by %g", o.optimizer, o.devices, off);
+        }
+}
+
+/* Two towers on two places, each with two replicas; then with all weights on the first place. */
+static void test_product_on_places(void)
+{
+    static double one[IN * OUT], many[IN * OUT];
+    const char *model = tiny_model("input x float N 700\n"
+                                   "input z float N 700\n"
+                                   "init w float 700 520 = normal 0.05\n"
+                                   "init v float 700 520 = normal 0.05\n"
+                                   "init c float 1040 3 = normal 0.1\n"
+                                   "h = MatMul(x, w)\nr = Tanh(h)\n"
+                                   "i = MatMul(z, v)\ns = Tanh(i)\n"
+                                   "j = Concat(r, s) axis=1\ny = MatMul(j, c)\n"
+                                   "output y float N 3\n");
+    static const char *const list[] = {"cpu:0", "cpu:0,cpu:1", "cpu:0,cpu:1,cpu:2,cpu:3"};
+    static const char *const strategy[] = {NULL, "branch", "hybrid"};
+    for (int k = 0; k < 4; k++) {
+        int d = k < 3 ? k : 1;
+        struct mgpu_options o =
+            options(tiny_list(tiny_noise("x", 1, 2, (int64_t[]){SAMPLES, IN}),
+                              tiny_noise("z", 3, 2, (int64_t[]){SAMPLES, IN}),
+                              tiny_noise("label", 2, 2, (int64_t[]){SAMPLES, 3}), NULL),
+                    list[d]);
+        o.strategy = k < 3 ? strategy[k] : NULL;
+        o.place = k < 3 ? NULL : tiny_list("input:x=cpu:0", "input:z=cpu:1", NULL);
+        o.weights_on = k < 3 ? NULL : "cpu:0";
+        o.optimizer = "adam,lr=0.01";
+        o.precision = "f64";
+        train_product(model, &o, k ? many : one);
+        double off = k ? most_off(many, one) : 0;
+        CHECK_(off <= 1e-10, "on %s: off by %g", o.devices, off);
+    }
 }
 
 /* ---- What is not finite ---------------------------------------------------------------------- */
@@ -212,7 +293,7 @@ static void check_stop(const char *model, const char *label, const char *devices
 }
 
 /* The product alone overflows: 1e20 of x times 1e20 that comes back from c. */
-static void test_product_stops(void)
+static void test_product_stops(const char *devices)
 {
     static float x[4 * 700];
     struct mgpu_options o;
@@ -227,12 +308,12 @@ static void test_product_stops(void)
         x[i] = 1e20F;
     o = options(tiny_list(tiny_data("x", MGPU_FLOAT, 2, (int64_t[]){4, 700}, x),
                           tiny_floats("label", "4 1", 1.0, 1.0, 1.0, 1.0), NULL),
-                "cpu:0");
+                devices);
     o.loss = tiny_list("mae", NULL);
     o.freeze = tiny_list("c", NULL);
     o.batch = 4;
     CHECK_OK(mgpu_trainer_new(&t, model, &o));
-    CHECK_FAILS(mgpu_step(t, &s), "step 1: the gradient of 'w' is not finite");
+    CHECK_FAILS(mgpu_step(t, &s), "the gradient of 'w' is not finite");
     mgpu_trainer_free(t);
 }
 
@@ -258,7 +339,10 @@ int main(void)
     test_towers();
     test_memory();
     test_product();
-    test_product_stops();
+    test_product_on_ranks();
+    test_product_on_places();
+    for (int d = 0; d < 2; d++)
+        test_product_stops(ranks_of[d]);
     test_stops();
     tiny_end();
     return test_end();

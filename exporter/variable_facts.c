@@ -80,9 +80,21 @@ int mgpu_variable_next_part(const struct mgpu_variables *v, int variable)
     return next;
 }
 
+/* Of Keras's ReversibleEmbedding the graph has the table and, behind it, the turned one. */
+static bool is_turned_table(const struct mgpu_variables *v, int variable)
+{
+    const struct mgpu_variable *x = &v->variable[variable];
+    bool kernel = v->family == MGPU_FAMILY_KERAS && x->role == MGPU_VAR_KERNEL;
+    for (int i = 0; i < v->count && kernel; i++)
+        if (v->variable[i].weight == x->weight && v->variable[i].layer == x->layer &&
+            v->variable[i].role == MGPU_VAR_EMBEDDINGS)
+            return true;
+    return false;
+}
+
 bool mgpu_variable_is_later_part(const struct mgpu_variables *v, int variable)
 {
-    return v->variable[variable].layout.before > 0;
+    return v->variable[variable].layout.before > 0 || is_turned_table(v, variable);
 }
 
 bool mgpu_variable_is_zero_bias(const struct mgpu_variables *v, int variable)

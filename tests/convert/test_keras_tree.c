@@ -264,6 +264,34 @@ static void test_slope(void)
     check_back(store);
 }
 
+/* An embedding that is the last layer's kernel, turned: in Keras one layer with one variable. */
+static void test_reversible(void)
+{
+    char text[2048], table[256] = "", turned[256] = "";
+    for (int i = 0; i < 32; i++) {
+        snprintf(table + strlen(table), sizeof table - strlen(table), " %d", i);
+        snprintf(turned + strlen(turned), sizeof turned - strlen(turned), " %d",
+                 i % 16 * 2 + i / 16);
+    }
+    snprintf(text, sizeof text,
+             "producer tf2onnx\ninput x int64 N 2\n"
+             "init functional_1/reversible_embedding_1/GatherV2/ReadVariableOp:0 float 16 2 =%s\n"
+             "init functional_1/reversible_embedding_3/transpose:0 float 2 16 =%s\n"
+             "init functional_1/dense_1/Cast/ReadVariableOp:0 float 2 2 = 7 8 9 10\n"
+             "a = Gather(functional_1/reversible_embedding_1/GatherV2/ReadVariableOp:0, x)\n"
+             "b = MatMul(a, functional_1/dense_1/Cast/ReadVariableOp:0)\n"
+             "y = MatMul(b, functional_1/reversible_embedding_3/transpose:0)\n"
+             "output y float N 2 16\n",
+             table, turned);
+    make_onnx_file(model, text);
+    CHECK_OK(convert(legacy, false));
+    CHECK_NAMES(legacy, "reversible_embedding:embeddings:0 dense:kernel:0 ");
+    check_back(legacy);
+    CHECK_OK(convert(store, false));
+    CHECK_NAMES(store, "layers/dense0 layers/reversible_embedding0 ");
+    check_back(store);
+}
+
 /* ---- Two halves of a bias -------------------------------------------------------------------- */
 
 /* Gates of ONNX: i o f c. One unit, so that each number is a gate's. */
@@ -340,6 +368,7 @@ int main(void)
     test_reasons();
     test_merged();
     test_slope();
+    test_reversible();
     test_halves();
     tiny_end();
     return test_end();

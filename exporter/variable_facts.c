@@ -101,13 +101,10 @@ bool mgpu_variable_is_zero_bias(const struct mgpu_variables *v, int variable)
 {
     const struct mgpu_variable *x = &v->variable[variable];
     const struct mgpu_holder *h = &v->weights->weight[x->weight].holder[x->holder];
-    const struct mgpu_array *a = &v->model->initializer[h->initializer].array;
     const char *type = v->model->all[v->layer[x->layer].node]->type;
-    bool zero = x->role == MGPU_VAR_BIAS && v->family == MGPU_FAMILY_KERAS &&
-                (!strcmp(type, "LSTM") || !strcmp(type, "GRU") || !strcmp(type, "RNN"));
-    for (int64_t i = 0; zero && i < mgpu_array_count(a); i++)
-        zero = mgpu_get_double(a->data, a->type, i) == 0;
-    return zero;
+    return x->role == MGPU_VAR_BIAS && v->family == MGPU_FAMILY_KERAS &&
+           (!strcmp(type, "LSTM") || !strcmp(type, "GRU") || !strcmp(type, "RNN")) &&
+           v->weights->zero[h->initializer];
 }
 
 /* ---- What fits ------------------------------------------------------------------------------- */

@@ -292,6 +292,53 @@ static void test_reversible(void)
     check_back(store);
 }
 
+/* A shift that the exporter turned, whose name is gone: [1,C,1] of Keras's [C]. */
+static void test_shift(void)
+{
+    make_onnx_file(model, "producer tf2onnx\ninput x float N 2 3\n"
+                          "init s_1/layer_normalization_1/Reshape:0 float 1 2 1 = 1 2\n"
+                          "init const_fold_opt__7 float 1 2 1 = 3 4\n"
+                          "m = ReduceMean(x) axes=[1] "
+                          "name=\"s_1/layer_normalization_1/moments/mean\"\n"
+                          "n = Neg(m) name=\"s_1/layer_normalization_1/Neg\"\n"
+                          "s = Mul(n, s_1/layer_normalization_1/Reshape:0) "
+                          "name=\"s_1/layer_normalization_1/mul_1\"\n"
+                          "a = Add(s, const_fold_opt__7) "
+                          "name=\"s_1/layer_normalization_1/add_1\"\n"
+                          "b = Mul(x, s_1/layer_normalization_1/Reshape:0) "
+                          "name=\"s_1/layer_normalization_1/mul_2\"\n"
+                          "y = Add(b, a) name=\"s_1/layer_normalization_1/add_2\"\n"
+                          "output y float N 2 3\n");
+    CHECK_OK(convert(store, false));
+    CHECK_NAMES(store, "layers/layer_normalization0 layers/layer_normalization1 ");
+    CHECK(weights_hold(store, "/layers/layer_normalization/vars/1", "[2]", (const double[]){3, 4}));
+    check_back(store);
+    CHECK_OK(convert(legacy, false));
+    check_back(legacy);
+}
+
+/* A run has let go of what the file holds of its weights when it looks whether a bias is zero. */
+static void test_trained_lstm(void)
+{
+    struct mgpu_options o = MGPU_OPTIONS;
+    struct mgpu_trainer *t;
+    make_onnx_file(model, "producer tf2onnx\ninput x float N 3 1\n"
+                          "init W__1 float 1 4 1 = 1 2 3 4\ninit R__1 float 1 4 1 = 5 6 7 8\n"
+                          "init B__1 float 1 8 = 1 2 3 4 0 0 0 0\ninit axis int64 1 = 0\n"
+                          "s = Transpose(x) perm=[1, 0, 2]\n"
+                          "all, last = LSTM(s, W__1, R__1, B__1) hidden_size=1\n"
+                          "y = Squeeze(last, axis)\noutput y float N 1\n");
+    o.data = tiny_list(tiny_noise("x", 1, 3, (int64_t[]){6, 3, 1}),
+                       tiny_noise("label", 2, 2, (int64_t[]){6, 1}), NULL);
+    o.loss = tiny_list("mse", NULL);
+    o.batch = 3;
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    CHECK_OK(mgpu_check_save(t, store));
+    CHECK_OK(mgpu_save(t, store));
+    CHECK_NAMES(store, "layers/lstm/cell0 layers/lstm/cell1 layers/lstm/cell2 ");
+    mgpu_trainer_free(t);
+}
+
 /* ---- Two halves of a bias -------------------------------------------------------------------- */
 
 /* Gates of ONNX: i o f c. One unit, so that each number is a gate's. */
@@ -369,6 +416,8 @@ int main(void)
     test_merged();
     test_slope();
     test_reversible();
+    test_shift();
+    test_trained_lstm();
     test_halves();
     tiny_end();
     return test_end();

@@ -158,7 +158,8 @@ static void list_legacy(struct mgpu_framework_arrays *a, const struct mgpu_keras
         for (int pass = 0; pass < 2 && t->object[top].parent < 0; pass++)
             for (int i = 0; i < v->count; i++) {
                 int last = t->object[top].holds && is_statistic(v, i);
-                if (mgpu_keras_tree_top(t, v->variable[i].layer) != top || last != pass)
+                if (mgpu_keras_tree_top(t, v->variable[i].layer) != top || last != pass ||
+                    mgpu_variable_is_later_part(v, i))
                     continue;
                 const char *name = mgpu_framework_name(a, i, root);
                 bool known = *v->variable[i].leaf;
@@ -181,9 +182,12 @@ static void list_store(struct mgpu_framework_arrays *a, const struct mgpu_keras_
 {
     const struct mgpu_variables *v = a->variables;
     size_t root = mgpu_variables_root(v);
-    for (int i = 0, index = 0; i < v->count; i++) {
+    for (int i = 0, index = 0, last = -1; i < v->count; i++) {
         int layer = v->variable[i].layer;
-        index = i && layer == v->variable[i - 1].layer ? index + 1 : 0;
+        if (mgpu_variable_is_later_part(v, i))
+            continue;
+        index = layer == last ? index + 1 : 0;
+        last = layer;
         const char *name = mgpu_framework_name(a, i, root), *slash = strrchr(name, '/');
         const char *path = slash && has_own_path(t, layer)
                                ? mgpu_arena_format(a->arena, "%.*s", (int)(slash - name), name)

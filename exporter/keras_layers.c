@@ -73,6 +73,7 @@ static const struct {
     {"layer_normalization", {"gamma", "beta"}},
     {"group_normalization", {"gamma", "beta"}},
     {"embedding", {"embeddings"}},
+    {"reversible_embedding", {"embeddings"}},
     {"p_re_lu", {"alpha"}},
     {"lstm", {"kernel", "recurrent_kernel", "bias"}},
     {"gru", {"kernel", "recurrent_kernel", "bias"}},

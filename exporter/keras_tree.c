@@ -235,7 +235,7 @@ static int check_layer(const struct mgpu_variables *v, int layer)
     const char *names[MGPU_KERAS_VARIABLES];
     int count = 0;
     for (int i = 0; i < v->count; i++)
-        count += v->variable[i].layer == layer;
+        count += v->variable[i].layer == layer && !mgpu_variable_is_later_part(v, i);
     return mgpu_keras_variables(names, v->layer[layer].class_name, count) ? 0 : -1;
 }
 

@@ -80,22 +80,31 @@ int mgpu_variable_next_part(const struct mgpu_variables *v, int variable)
     return next;
 }
 
+/* Of Keras's ReversibleEmbedding the graph has the table and, behind it, the turned one. */
+static bool is_turned_table(const struct mgpu_variables *v, int variable)
+{
+    const struct mgpu_variable *x = &v->variable[variable];
+    bool kernel = v->family == MGPU_FAMILY_KERAS && x->role == MGPU_VAR_KERNEL;
+    for (int i = 0; i < v->count && kernel; i++)
+        if (v->variable[i].weight == x->weight && v->variable[i].layer == x->layer &&
+            v->variable[i].role == MGPU_VAR_EMBEDDINGS)
+            return true;
+    return false;
+}
+
 bool mgpu_variable_is_later_part(const struct mgpu_variables *v, int variable)
 {
-    return v->variable[variable].layout.before > 0;
+    return v->variable[variable].layout.before > 0 || is_turned_table(v, variable);
 }
 
 bool mgpu_variable_is_zero_bias(const struct mgpu_variables *v, int variable)
 {
     const struct mgpu_variable *x = &v->variable[variable];
     const struct mgpu_holder *h = &v->weights->weight[x->weight].holder[x->holder];
-    const struct mgpu_array *a = &v->model->initializer[h->initializer].array;
     const char *type = v->model->all[v->layer[x->layer].node]->type;
-    bool zero = x->role == MGPU_VAR_BIAS && v->family == MGPU_FAMILY_KERAS &&
-                (!strcmp(type, "LSTM") || !strcmp(type, "GRU") || !strcmp(type, "RNN"));
-    for (int64_t i = 0; zero && i < mgpu_array_count(a); i++)
-        zero = mgpu_get_double(a->data, a->type, i) == 0;
-    return zero;
+    return x->role == MGPU_VAR_BIAS && v->family == MGPU_FAMILY_KERAS &&
+           (!strcmp(type, "LSTM") || !strcmp(type, "GRU") || !strcmp(type, "RNN")) &&
+           v->weights->zero[h->initializer];
 }
 
 /* ---- What fits ------------------------------------------------------------------------------- */

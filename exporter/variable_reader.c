@@ -87,18 +87,22 @@ static bool in_one_layer(const struct mgpu_onnx_node *node, const struct mgpu_on
     return slash && !strncmp(node->name, outer->name, (size_t)(slash - outer->name) + 1);
 }
 
-/* Keras's group normalisation first reshapes what it takes the mean of. */
-static bool is_grouped(const struct mgpu_variables *v, const struct mgpu_onnx_node *reader)
+/* Whether the reader scales or shifts, in a layer that takes the mean itself. Keras's group
+ * normalisation first reshapes what it takes the mean of. */
+static void find_mean(struct mgpu_variable_reader *r, const struct mgpu_variables *v)
 {
     static const char *const steps[] = {
         "Mul", "Add", "Sub", "Neg", "Sqrt", "Reciprocal", "ReduceMean", "GlobalAveragePool", NULL};
-    const struct mgpu_onnx_node *node = reader;
+    const struct mgpu_onnx_node *node = r->node;
     bool mean = false;
     for (int step = 0; step < STEPS_MOST && node && is_any(node, steps); step++) {
-        mean |= is_type(node, "ReduceMean") || is_type(node, "GlobalAveragePool");
+        if (is_type(node, "ReduceMean") || is_type(node, "GlobalAveragePool")) {
+            mean = true;
+            r->scaled |= in_one_layer(node, r->node);
+        }
         node = node_before(v, node);
     }
-    return mean && node && is_type(node, "Reshape") && in_one_layer(reader, node);
+    r->grouped = mean && node && is_type(node, "Reshape") && in_one_layer(r->node, node);
 }
 
 /* Whether the convolution's input got an axis of one element from the layer itself; a depthwise
@@ -128,7 +132,8 @@ void mgpu_variable_reader_of(struct mgpu_variable_reader *r, const struct mgpu_v
     r->owner = is_any(r->node, products) ? r->node
                : r->product              ? product_of(v, r->node->input[r->input ? 0 : 1])
                                          : NULL;
-    r->grouped = v->family == MGPU_FAMILY_KERAS && is_grouped(v, r->node);
+    if (v->family == MGPU_FAMILY_KERAS)
+        find_mean(r, v);
     r->flat =
         strstr(name, "/ExpandDims") || (v->family == MGPU_FAMILY_KERAS && is_flat(v, r->node));
 }
@@ -146,14 +151,16 @@ static enum mgpu_variable_role added_role(const struct mgpu_variable_reader *r, 
 {
     if (r->product || !strncmp(op, "BiasAdd", 7) || !strcmp(op, "bias"))
         return MGPU_VAR_BIAS;
-    return !strncmp(op, "Reshape", 7) ? MGPU_VAR_BETA : MGPU_VAR_OTHER;
+    bool lost = !*op && r->scaled; /* an exporter turned it, and its name is gone */
+    return lost || !strncmp(op, "Reshape", 7) ? MGPU_VAR_BETA : MGPU_VAR_OTHER;
 }
 
-static enum mgpu_variable_role scaled_role(const char *op)
+static enum mgpu_variable_role scaled_role(const struct mgpu_variable_reader *r, const char *op)
 {
-    return !strcmp(op, "Neg")           ? MGPU_VAR_ALPHA
-           : !strncmp(op, "Reshape", 7) ? MGPU_VAR_GAMMA
-                                        : MGPU_VAR_OTHER;
+    bool lost = !*op && r->scaled;
+    return !strcmp(op, "Neg")                   ? MGPU_VAR_ALPHA
+           : lost || !strncmp(op, "Reshape", 7) ? MGPU_VAR_GAMMA
+                                                : MGPU_VAR_OTHER;
 }
 
 /* In loops the graph does not tell; TensorFlow's names do. */
@@ -203,7 +210,7 @@ enum mgpu_variable_role mgpu_variable_role_of(const struct mgpu_variable_reader 
         return *op == 'g' ? MGPU_VAR_GAMMA : MGPU_VAR_BETA;
     if (is_type(node, "Add"))
         return added_role(r, op);
-    return is_type(node, "Mul") ? scaled_role(op) : looped_role(op, a->rank);
+    return is_type(node, "Mul") ? scaled_role(r, op) : looped_role(op, a->rank);
 }
 
 const char *mgpu_variable_class_of(const struct mgpu_variable_reader *r, const struct mgpu_array *a,

@@ -16,6 +16,7 @@ struct mgpu_variable_reader {
     bool folded;          /* own name found in what dynamo says it was made of */
     bool computed;        /* the exporter computed it of parameters: it is none itself */
     bool grouped; /* TensorFlow: of a group normalisation, which has the channels in groups */
+    bool scaled;  /* TensorFlow: scales or shifts what had its mean taken: a normalisation's */
     bool cell;    /* TensorFlow: by its name, of the cell of a recurrent layer */
     bool flat;    /* TensorFlow made a one-dimensional kernel two-dimensional */
 };

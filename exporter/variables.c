@@ -476,6 +476,14 @@ static void join_separable(struct mgpu_variables *v)
     }
 }
 
+/* An embedding whose table is a dense layer's kernel, too. */
+static void name_reversible(struct mgpu_variables *v)
+{
+    for (int i = 0; i < v->count; i++)
+        if (v->variable[i].role == MGPU_VAR_KERNEL && mgpu_variable_is_later_part(v, i))
+            v->layer[v->variable[i].layer].class_name = "reversible_embedding";
+}
+
 void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_model *model,
                         const struct mgpu_weights *weights, enum mgpu_family family)
 {
@@ -508,8 +516,10 @@ void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_mode
         mgpu_variables_nameless(v);
     if (v->count)
         qsort(v->variable, (size_t)v->count, sizeof *v->variable, by_layer);
-    if (family == MGPU_FAMILY_KERAS)
+    if (family == MGPU_FAMILY_KERAS) {
         join_separable(v);
+        name_reversible(v);
+    }
     free(uses);
     free(b.users);
 }

@@ -95,7 +95,7 @@ bool mgpu_variable_fits(const struct mgpu_variables *v, int variable, int rank,
 bool mgpu_variable_is(const struct mgpu_variables *v, int variable, const char *leaf);
 
 /* The variable that is the next part of the same array of the framework; -1: there is none. And
- * whether it is a part that is not the first. */
+ * whether it is a part that is not the first, or the same array once more. */
 int mgpu_variable_next_part(const struct mgpu_variables *v, int variable);
 bool mgpu_variable_is_later_part(const struct mgpu_variables *v, int variable);
 

@@ -175,6 +175,7 @@ static void find_twins(struct mgpu_identify *in)
 void mgpu_weight_facts(struct mgpu_identify *in)
 {
     in->facts = MGPU_NEW_ARRAY(in->arena, struct mgpu_facts, in->model->initializers);
+    in->out->zero = MGPU_NEW_ARRAY(in->arena, bool, in->model->initializers);
     for (int i = 0; i < in->model->initializers; i++) {
         const struct mgpu_array *a = array_of(in, i);
         struct mgpu_facts *f = &in->facts[i];
@@ -184,6 +185,7 @@ void mgpu_weight_facts(struct mgpu_identify *in)
         f->value = f->count ? mgpu_get_double(a->data, a->type, 0) : 0;
         f->twin = i;
         f->named = is_named(in, in->model->initializer[i].name);
+        in->out->zero[i] = f->equal && f->value == 0;
     }
     find_sums(in);
     find_twins(in);

@@ -67,6 +67,7 @@ struct mgpu_weights {
     int *bare;
     bool *lost;   /* by bare: the exporter may have removed its bias; else it never had one */
     bool *folded; /* by initializer: a batch normalisation was folded into it */
+    bool *zero;   /* by initializer: all of it is zero in the file */
     /* By weight: contents that take the place of the file's, in holder[0]'s type and layout; of
      * type MGPU_UNDEFINED where there are none. NULL: there are none at all. */
     struct mgpu_array *given;

@@ -264,6 +264,81 @@ static void test_slope(void)
     check_back(store);
 }
 
+/* An embedding that is the last layer's kernel, turned: in Keras one layer with one variable. */
+static void test_reversible(void)
+{
+    char text[2048], table[256] = "", turned[256] = "";
+    for (int i = 0; i < 32; i++) {
+        snprintf(table + strlen(table), sizeof table - strlen(table), " %d", i);
+        snprintf(turned + strlen(turned), sizeof turned - strlen(turned), " %d",
+                 i % 16 * 2 + i / 16);
+    }
+    snprintf(text, sizeof text,
+             "producer tf2onnx\ninput x int64 N 2\n"
+             "init functional_1/reversible_embedding_1/GatherV2/ReadVariableOp:0 float 16 2 =%s\n"
+             "init functional_1/reversible_embedding_3/transpose:0 float 2 16 =%s\n"
+             "init functional_1/dense_1/Cast/ReadVariableOp:0 float 2 2 = 7 8 9 10\n"
+             "a = Gather(functional_1/reversible_embedding_1/GatherV2/ReadVariableOp:0, x)\n"
+             "b = MatMul(a, functional_1/dense_1/Cast/ReadVariableOp:0)\n"
+             "y = MatMul(b, functional_1/reversible_embedding_3/transpose:0)\n"
+             "output y float N 2 16\n",
+             table, turned);
+    make_onnx_file(model, text);
+    CHECK_OK(convert(legacy, false));
+    CHECK_NAMES(legacy, "reversible_embedding:embeddings:0 dense:kernel:0 ");
+    check_back(legacy);
+    CHECK_OK(convert(store, false));
+    CHECK_NAMES(store, "layers/dense0 layers/reversible_embedding0 ");
+    check_back(store);
+}
+
+/* A shift that the exporter turned, whose name is gone: [1,C,1] of Keras's [C]. */
+static void test_shift(void)
+{
+    make_onnx_file(model, "producer tf2onnx\ninput x float N 2 3\n"
+                          "init s_1/layer_normalization_1/Reshape:0 float 1 2 1 = 1 2\n"
+                          "init const_fold_opt__7 float 1 2 1 = 3 4\n"
+                          "m = ReduceMean(x) axes=[1] "
+                          "name=\"s_1/layer_normalization_1/moments/mean\"\n"
+                          "n = Neg(m) name=\"s_1/layer_normalization_1/Neg\"\n"
+                          "s = Mul(n, s_1/layer_normalization_1/Reshape:0) "
+                          "name=\"s_1/layer_normalization_1/mul_1\"\n"
+                          "a = Add(s, const_fold_opt__7) "
+                          "name=\"s_1/layer_normalization_1/add_1\"\n"
+                          "b = Mul(x, s_1/layer_normalization_1/Reshape:0) "
+                          "name=\"s_1/layer_normalization_1/mul_2\"\n"
+                          "y = Add(b, a) name=\"s_1/layer_normalization_1/add_2\"\n"
+                          "output y float N 2 3\n");
+    CHECK_OK(convert(store, false));
+    CHECK_NAMES(store, "layers/layer_normalization0 layers/layer_normalization1 ");
+    CHECK(weights_hold(store, "/layers/layer_normalization/vars/1", "[2]", (const double[]){3, 4}));
+    check_back(store);
+    CHECK_OK(convert(legacy, false));
+    check_back(legacy);
+}
+
+/* A run has let go of what the file holds of its weights when it looks whether a bias is zero. */
+static void test_trained_lstm(void)
+{
+    struct mgpu_options o = MGPU_OPTIONS;
+    struct mgpu_trainer *t;
+    make_onnx_file(model, "producer tf2onnx\ninput x float N 3 1\n"
+                          "init W__1 float 1 4 1 = 1 2 3 4\ninit R__1 float 1 4 1 = 5 6 7 8\n"
+                          "init B__1 float 1 8 = 1 2 3 4 0 0 0 0\ninit axis int64 1 = 0\n"
+                          "s = Transpose(x) perm=[1, 0, 2]\n"
+                          "all, last = LSTM(s, W__1, R__1, B__1) hidden_size=1\n"
+                          "y = Squeeze(last, axis)\noutput y float N 1\n");
+    o.data = tiny_list(tiny_noise("x", 1, 3, (int64_t[]){6, 3, 1}),
+                       tiny_noise("label", 2, 2, (int64_t[]){6, 1}), NULL);
+    o.loss = tiny_list("mse", NULL);
+    o.batch = 3;
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    CHECK_OK(mgpu_check_save(t, store));
+    CHECK_OK(mgpu_save(t, store));
+    CHECK_NAMES(store, "layers/lstm/cell0 layers/lstm/cell1 layers/lstm/cell2 ");
+    mgpu_trainer_free(t);
+}
+
 /* ---- Two halves of a bias -------------------------------------------------------------------- */
 
 /* Gates of ONNX: i o f c. One unit, so that each number is a gate's. */
@@ -340,6 +415,9 @@ int main(void)
     test_reasons();
     test_merged();
     test_slope();
+    test_reversible();
+    test_shift();
+    test_trained_lstm();
     test_halves();
     tiny_end();
     return test_end();

@@ -17,9 +17,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A temporary name is PREFIX target MARK pid "-" number. */
+/* A temporary name is PREFIX target MARK pid "-" number, with as much of the target's name as
+ * leaves room for the rest where names have 255 bytes. */
 #define PREFIX "."
 #define MARK   ".mgpu-"
+enum { BASE_MOST = 220 };
 
 static int fail(const char *path, const char *what)
 {
@@ -117,8 +119,8 @@ static void remove_left_overs(const char *folder)
 static char *temp_name(const char *path, const char *folder)
 {
     char *name;
-    if (asprintf(&name, "%s" PREFIX "%s" MARK "%d-%d", folder, base_of(path), (int)getpid(),
-                 atomic_fetch_add(&next_number, 1)) < 0)
+    if (asprintf(&name, "%s" PREFIX "%.*s" MARK "%d-%d", folder, BASE_MOST, base_of(path),
+                 (int)getpid(), atomic_fetch_add(&next_number, 1)) < 0)
         return mgpu_xstrdup("");
     return name;
 }

@@ -79,18 +79,29 @@ static int add_number(struct mgpu_framework_arrays *a, const char *name, enum mg
     return 0;
 }
 
+/* Whether the names are PyTorch's. */
+static bool is_torch(const struct mgpu_framework_arrays *a, bool store)
+{
+    return !store && a->variables && a->variables->family == MGPU_FAMILY_TORCH;
+}
+
 static int add_slot(struct mgpu_framework_arrays *a, int i, const struct mgpu_model_source *s,
                     const char *slot, bool store, int *index)
 {
     struct mgpu_array array = {0};
     int rc = take_slot(&array, a, i, s, slot);
+    const char *weight = a->array[i].name;
+    const char *name = is_torch(a, store) ? mgpu_slot_torch_name(slot) : slot;
     if (rc > 0)
         add(a,
             store ? mgpu_arena_format(a->arena, "optimizer/vars/%d", (*index)++)
-                  : mgpu_arena_format(a->arena, "%s:%s", a->array[i].name, slot),
+                  : mgpu_arena_format(a->arena, "%s:%s", weight, name),
             array);
     else
         mgpu_array_free(&array);
+    if (rc > 0 && is_torch(a, store) && mgpu_slot_torch_counts(slot))
+        MGPU_TRY(add_number(a, mgpu_arena_format(a->arena, "%s:step", weight), MGPU_FLOAT,
+                            (double)s->state->updates));
     return rc;
 }
 

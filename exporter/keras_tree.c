@@ -230,10 +230,22 @@ int mgpu_keras_tree_order(const struct mgpu_keras_tree *t, int parent, enum mgpu
     return 0;
 }
 
+/* Keras has a variable of a kind once in a layer: two kernels are a module's with others inside. */
+static bool has_two(const struct mgpu_variables *v, int layer)
+{
+    for (int i = 0; i + 1 < v->count; i++) /* by layer, in a layer by kind */
+        if (v->variable[i].layer == layer && v->variable[i + 1].layer == layer &&
+            !strcmp(v->variable[i].leaf, v->variable[i + 1].leaf))
+            return true;
+    return false;
+}
+
 static int check_layer(const struct mgpu_variables *v, int layer)
 {
     const char *names[MGPU_KERAS_VARIABLES];
     int count = 0;
+    if (has_two(v, layer))
+        return -1;
     for (int i = 0; i < v->count; i++)
         count += v->variable[i].layer == layer && !mgpu_variable_is_later_part(v, i);
     return mgpu_keras_variables(names, v->layer[layer].class_name, count) ? 0 : -1;

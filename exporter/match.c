@@ -1,6 +1,7 @@
 #include "exporter/match_parts.h"
 
 #include "exporter/keras_layers.h"
+#include "exporter/wrappers.h"
 #include "runtime/base/status.h"
 
 #include <stdio.h>
@@ -67,23 +68,37 @@ static bool has_copies(const struct mgpu_match *m, const struct mgpu_names *tens
 }
 
 /* Of an initializer that two modules share the name is one's, and the file may have the other's. */
-static bool has_other_name(const struct mgpu_match *m, const struct mgpu_names *tensors,
+static bool has_other_name(const struct mgpu_match *m, const struct mgpu_names *tensors, int tensor,
                            int variable)
 {
     const char *name = mgpu_variable_name(m->model, variable);
-    return strcmp(name, mgpu_variable_initializer(m->model, variable)) &&
-           mgpu_names_get(tensors, name) && !has_copies(m, tensors, variable);
+    return strcmp(name, m->file->tensor[tensor].name) && mgpu_names_get(tensors, name) &&
+           !has_copies(m, tensors, variable);
+}
+
+/* A model as the file has lost what wrappers put around its names; this one's have it. */
+static void name_unwrapped(struct mgpu_match *m, struct mgpu_names *names)
+{
+    static const char module[] = "module.";
+    if (m->file->kind != MGPU_CHECKPOINT_ONNX || !m->file->unwrapped)
+        return;
+    for (int i = m->model->count - 1; i >= 0; i--) {
+        const char *name = mgpu_without_wrappers(m->arena, mgpu_variable_initializer(m->model, i));
+        size_t n = strncmp(name, module, strlen(module)) ? 0 : strlen(module);
+        mgpu_names_set(names, name + n, (void *)(intptr_t)(i + 1));
+    }
 }
 
 void mgpu_match_exact(struct mgpu_match *m)
 {
     struct mgpu_names *names = mgpu_names_new(m->arena), *tensors = tensor_names(m);
+    name_unwrapped(m, names);
     for (int i = m->model->count - 1; i >= 0; i--)
         mgpu_names_set(names, mgpu_variable_initializer(m->model, i), (void *)(intptr_t)(i + 1));
     for (int t = 0; t < m->file->count; t++) {
         int variable =
             free_weight(m, t) ? (int)(intptr_t)mgpu_names_get(names, m->file->tensor[t].name) : 0;
-        if (variable && m->tensor[variable - 1] < 0 && !has_other_name(m, tensors, variable - 1))
+        if (variable && m->tensor[variable - 1] < 0 && !has_other_name(m, tensors, t, variable - 1))
             mgpu_match_whole(m, t, variable - 1);
     }
 }

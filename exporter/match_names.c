@@ -176,19 +176,32 @@ struct best_root {
     const char *root;
     size_t size;
     int most;          /* layers that match with it */
+    bool told;         /* rules of the user name tensors that have it */
     const char *rival; /* another one, with which as many do; or NULL */
 };
+
+/* Whether something in the model whose name `path` begins with has its place already. */
+static bool is_told(const struct naming *n, const char *path)
+{
+    for (int i = 0; i < n->file->count; i++)
+        for (int k = 0; k < n->file->layer[i].tensors; k++)
+            if (is_of(&n->file->layer[i], path) && n->m->variable[n->file->layer[i].tensor[k]] >= 0)
+                return true;
+    return false;
+}
 
 /* A root of one part, and longer ones below it. */
 static void try_root(struct naming *n, struct best_root *best, const char *path)
 {
+    bool told = is_told(n, path);
     n->root = path;
     n->root_size = first_part(path);
     do {
         int count = named_layers(n);
-        if (count > best->most)
-            *best = (struct best_root){path, n->root_size, count, NULL};
-        else if (count == best->most && best->size && strncmp(path, best->root, first_part(path)))
+        bool equal = count == best->most && best->size;
+        if (count > best->most || (equal && told && !best->told))
+            *best = (struct best_root){path, n->root_size, count, told, NULL};
+        else if (equal && told == best->told && strncmp(path, best->root, first_part(path)))
             best->rival = path;
     } while (longer_root(n));
 }

@@ -154,6 +154,13 @@ static struct json_object *parse(const char *begin, const char *end)
     return out;
 }
 
+/* What a trainer put beside the tensors, which may be long: texts that nobody here reads. */
+static bool is_metadata(const char *name, const char *end)
+{
+    static const char metadata[] = "\"__metadata__\"";
+    return end - name == sizeof metadata - 1 && !memcmp(name, metadata, sizeof metadata - 1);
+}
+
 /* "name": {...} */
 static int take_entry(struct cursor *cursor, struct mgpu_checkpoint *c)
 {
@@ -166,13 +173,17 @@ static int take_entry(struct cursor *cursor, struct mgpu_checkpoint *c)
     if (!take(cursor, ':') || !take(cursor, '{'))
         return not_json();
     const char *value = cursor->at - 1;
-    if (!skip_object(cursor) || cursor->at - name > ENTRY_MOST)
+    if (!skip_object(cursor))
+        return not_json();
+    if (is_metadata(name, name_end))
+        return 0;
+    if (cursor->at - name > ENTRY_MOST)
         return not_json();
     struct json_object *key = parse(name, name_end), *entry = parse(value, cursor->at);
     int rc = key && entry ? 0 : not_json();
     if (rc == 0 && strlen(json_object_get_string(key)) != (size_t)json_object_get_string_len(key))
         rc = mgpu_fail(MGPU_EINVALID, "a name with a zero byte: '%s'", json_object_get_string(key));
-    if (rc == 0 && strcmp(json_object_get_string(key), "__metadata__"))
+    if (rc == 0)
         rc = mgpu_prefix(read_entry(c, json_object_get_string(key), entry), "'%s'",
                          json_object_get_string(key));
     json_object_put(key);

@@ -22,12 +22,26 @@ static const struct {
 };
 enum { SLOTS = sizeof slots / sizeof *slots };
 
+static const char MOMENTUM_BUFFER[] = "momentum_buffer", STEP[] = ":step";
+
 static const char *slot_called(const char *name)
 {
+    if (!strcmp(name, MOMENTUM_BUFFER))
+        name = "momentum";
     for (int i = 0; i < SLOTS; i++)
         if (!strcmp(name, slots[i].name))
             return slots[i].name;
     return NULL;
+}
+
+const char *mgpu_slot_torch_name(const char *slot)
+{
+    return strcmp(slot, "momentum") ? slot : MOMENTUM_BUFFER;
+}
+
+bool mgpu_slot_torch_counts(const char *slot)
+{
+    return !strcmp(slot, "exp_avg") || !strcmp(slot, "square_avg") || !strcmp(slot, "sum");
 }
 
 bool mgpu_slot_is_square(const char *slot)
@@ -57,6 +71,24 @@ static bool is_optimizers(const char *name)
     return !strncmp(name, "optimizer_weights/", 18) || !strncmp(name, "/optimizer/vars/", 16);
 }
 
+/* The weight that "WEIGHT:step", a number, is of; NULL: it is no such count. */
+static const struct mgpu_checkpoint_tensor *of_step(struct mgpu_checkpoint *c,
+                                                    const struct mgpu_names *known,
+                                                    const struct mgpu_checkpoint_tensor *t)
+{
+    const char *colon = strrchr(t->name, ':');
+    if (!colon || strcmp(colon, STEP) || t->rank > 0)
+        return NULL;
+    return mgpu_names_get(known,
+                          mgpu_arena_format(c->arena, "%.*s", (int)(colon - t->name), t->name));
+}
+
+static bool is_step(const struct mgpu_checkpoint_tensor *t)
+{
+    const char *colon = strrchr(t->name, ':');
+    return !t->weight && colon && !strcmp(colon, STEP);
+}
+
 static void find_named(struct mgpu_checkpoint *c)
 {
     struct mgpu_names *known = mgpu_names_new(c->arena);
@@ -69,6 +101,10 @@ static void find_named(struct mgpu_checkpoint *c)
             c->updates = i;
         if (c->updates == i || is_optimizers(t->name))
             t->weight = false;
+        if (of_step(c, known, t)) {
+            t->weight = false;
+            c->updates = c->updates < 0 ? i : c->updates;
+        }
         if (!slot)
             continue;
         const struct mgpu_checkpoint_tensor *of = mgpu_names_get(
@@ -233,7 +269,8 @@ int mgpu_checkpoint_state_count(const struct mgpu_checkpoint *c)
 {
     int n = 0;
     for (int i = 0; i < c->count; i++)
-        n += c->tensor[i].slot || i == c->updates || is_optimizers(c->tensor[i].name);
+        n += c->tensor[i].slot || i == c->updates || is_optimizers(c->tensor[i].name) ||
+             is_step(&c->tensor[i]);
     return n;
 }
 
@@ -266,18 +303,56 @@ int mgpu_checkpoint_rate(double *out, const struct mgpu_checkpoint *c)
     return 0;
 }
 
-int mgpu_checkpoint_updates(int64_t *out, const struct mgpu_checkpoint *c)
+static int read_count(int64_t *out, const struct mgpu_checkpoint *c, int tensor)
 {
     struct mgpu_array a;
-    *out = 0;
-    if (c->updates < 0)
-        return 0;
-    MGPU_TRY(mgpu_checkpoint_load(c, c->updates, &a));
+    MGPU_TRY(mgpu_checkpoint_load(c, tensor, &a));
     double n = mgpu_array_count(&a) == 1 ? mgpu_get_double(a.data, a.type, 0) : -1;
     mgpu_array_free(&a);
     if (!(n >= 0 && n < 0x1p53))
         return mgpu_fail(MGPU_EINVALID, "%s: '%s' is no number of updates", c->path,
-                         c->tensor[c->updates].name);
+                         c->tensor[tensor].name);
     *out = (int64_t)n;
+    return 0;
+}
+
+static bool has_slot(const struct mgpu_checkpoint *c, const char *slot)
+{
+    for (int i = 0; i < c->count; i++)
+        if (c->tensor[i].slot && !strcmp(c->tensor[i].slot, slot))
+            return true;
+    return false;
+}
+
+/* Adam's means are corrected by the count; PyTorch's SGD, which has none, begins its momentum with
+ * the first update. */
+static int without_count(int64_t *out, const struct mgpu_checkpoint *c)
+{
+    *out = has_slot(c, "momentum");
+    return has_slot(c, "exp_avg")
+               ? mgpu_fail(MGPU_EINVALID,
+                           "%s does not say after how many updates the optimizer's state is "
+                           "(" MGPU_SLOT_UPDATES ", or WEIGHT%s)",
+                           c->path, STEP)
+               : 0;
+}
+
+int mgpu_checkpoint_updates(int64_t *out, const struct mgpu_checkpoint *c)
+{
+    int64_t other;
+    if (c->updates < 0)
+        return without_count(out, c);
+    MGPU_TRY(read_count(out, c, c->updates));
+    for (int i = 0; i < c->count; i++) {
+        if (!is_step(&c->tensor[i]))
+            continue;
+        MGPU_TRY(read_count(&other, c, i));
+        if (other != *out)
+            return mgpu_fail(MGPU_EUNSUPPORTED,
+                             "%s: '%s' is %lld and '%s' %lld: an optimizer has one count of "
+                             "updates here",
+                             c->path, c->tensor[c->updates].name, (long long)*out,
+                             c->tensor[i].name, (long long)other);
+    }
     return 0;
 }

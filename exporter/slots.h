@@ -2,8 +2,9 @@
  *
  * Slots have the names of our own optimizers' states (runtime/ops/update.h). In npz and
  * safetensors, and in the checkpoints of runs, an array called WEIGHT:SLOT is that slot of WEIGHT,
- * and the number of updates done is called MGPU_SLOT_UPDATES. Keras's whole models and archives
- * list them in an order that the optimizer's class and generation say:
+ * and the number of updates done is called MGPU_SLOT_UPDATES; PyTorch's own names are known, too:
+ * WEIGHT:momentum_buffer, and WEIGHT:step for the updates, each weight's the same. Keras's whole
+ * models and archives list them in an order that the optimizer's class and generation say:
  *
  *     Adam, AdamW    all m, then all v (Keras 2); m and v parameter by parameter (later); then
  *                    all v^ of AMSGrad
@@ -27,13 +28,18 @@ void mgpu_checkpoint_slots(struct mgpu_checkpoint *c);
 /* How many arrays of the file are an optimizer's. */
 int mgpu_checkpoint_state_count(const struct mgpu_checkpoint *c);
 
+/* What PyTorch calls the slot, and whether it counts updates beside it. */
+const char *mgpu_slot_torch_name(const char *slot);
+bool mgpu_slot_torch_counts(const char *slot);
+
 /* Whether it is made of squares, which have no sign that a layout could change. */
 bool mgpu_slot_is_square(const char *slot);
 
 /* The learning rate that a Keras file has beside it; NAN: none. */
 int mgpu_checkpoint_rate(double *out, const struct mgpu_checkpoint *c);
 
-/* The updates that the optimizer has done; 0 where the file does not say. */
+/* The updates that the optimizer has done; where the file does not say, what does as well. It is an
+ * error where nothing does. */
 int mgpu_checkpoint_updates(int64_t *out, const struct mgpu_checkpoint *c);
 
 #endif

@@ -24,7 +24,8 @@ enum { DYNAMO_MERGES = 1024, MAX_CHAIN = 1000 };
 struct read { /* a use, seen through Identities */
     struct mgpu_use at;
     const char *alias;
-    bool merged; /* TorchScript's Identity stands between, which has no parameter's name */
+    bool merged; /* TorchScript's Identity stands between, which has no parameter's name; or
+                  * dynamo's layer is another than the one that is in the tensor's name */
 };
 
 struct reads {
@@ -73,6 +74,18 @@ static int by_place(const void *a, const void *b)
     return r->merged != s->merged ? r->merged - s->merged
            : x->node != y->node   ? x->node - y->node
                                   : x->input - y->input;
+}
+
+/* dynamo: the layer whose name the tensor has keeps it. */
+static void own_first(struct mgpu_identify *in, int initializer, struct reads *reads)
+{
+    const char *name = in->model->initializer[initializer].name;
+    for (int i = 0; i < reads->count; i++) {
+        const char *layer = in->model->all[reads->read[i].at.node]->layer;
+        size_t n = strlen(layer);
+        reads->read[i].merged = !n || strncmp(name, layer, n) || name[n] != '.';
+    }
+    qsort(reads->read, (size_t)reads->count, sizeof *reads->read, by_place);
 }
 
 /* ---- Layers --------------------------------------------------------------------------------- */
@@ -185,6 +198,26 @@ static const char *others(struct mgpu_identify *in, struct mgpu_use use)
     return node->inputs > 2 ? weights_beside(in, node, use.input) : "";
 }
 
+/* dynamo: a module may be registered under two names, and its calls carry either. What the node
+ * reads beside this tensor and is too large to be merged is the module's own: "=7", and tells it
+ * better than the layer does. */
+static const char *module_of(struct mgpu_identify *in, int initializer, struct mgpu_use use)
+{
+    const struct mgpu_onnx_node *node = in->model->all[use.node], *layer = NULL;
+    if (in->dynamo && node->inputs == 2)
+        layer = mgpu_weight_layer_of(in, node->input[1 - use.input]);
+    if (layer && !is_one_of(node->type, (const char *const[]){"Add", NULL}))
+        layer = NULL;
+    const struct mgpu_onnx_node *reader = layer ? layer : node;
+    for (int i = 0; in->dynamo && i < reader->inputs; i++) {
+        int root = mgpu_weight_root(in, reader->input[i]);
+        if (root >= 0 && root != initializer && in->facts[root].real && !in->facts[root].equal &&
+            in->facts[root].count > DYNAMO_MERGES)
+            return mgpu_arena_format(in->arena, "=%d", root);
+    }
+    return plain_layer(in, node->layer);
+}
+
 /* What the node takes the input for; both operands of a sum are one thing. */
 static const char *place(struct mgpu_identify *in, struct mgpu_use use)
 {
@@ -197,11 +230,11 @@ static const char *place(struct mgpu_identify *in, struct mgpu_use use)
 
 /* Fresh copies of a layer use the tensor in the same place of several layers; a table that is tied
  * to another layer's matrix is used in several places. */
-static bool are_copies(struct mgpu_identify *in, const struct reads *reads)
+static bool are_copies(struct mgpu_identify *in, int initializer, const struct reads *reads)
 {
     struct mgpu_names *layers = mgpu_names_new(in->arena);
     for (int i = 0; i < reads->count; i++) {
-        const char *layer = plain_layer(in, in->model->all[reads->read[i].at.node]->layer);
+        const char *layer = module_of(in, initializer, reads->read[i].at);
         const char *where = place(in, reads->read[i].at), *before = mgpu_names_get(layers, where);
         if (*layer && before && strcmp(before, layer))
             return true;
@@ -216,7 +249,7 @@ static bool layers_decide(struct mgpu_identify *in, int initializer, const struc
 {
     const struct mgpu_facts *f = &in->facts[initializer];
     bool merged = in->dynamo ? f->count <= DYNAMO_MERGES : in->pytorch && !f->named;
-    return merged && reads->count > 1 && are_copies(in, reads);
+    return merged && reads->count > 1 && are_copies(in, initializer, reads);
 }
 
 static const char *constant_key(struct mgpu_identify *in, int initializer, const struct read *read)
@@ -224,7 +257,7 @@ static const char *constant_key(struct mgpu_identify *in, int initializer, const
     const struct mgpu_facts *f = &in->facts[initializer];
     const struct mgpu_onnx_node *node = in->model->all[read->at.node];
     bool norm = strstr(node->type, "Normalization") != NULL;
-    const char *beside = others(in, read->at), *layer = plain_layer(in, node->layer);
+    const char *beside = others(in, read->at), *layer = module_of(in, initializer, read->at);
     if (in->dynamo ? f->count > DYNAMO_MERGES : in->pytorch && f->named && !read->merged)
         return ""; /* never merged, or an Identity would stand between */
     if (in->tensorflow && *beside)
@@ -285,7 +318,7 @@ static void place_read(struct mgpu_identify *in, int initializer, const struct r
 {
     bool constant = in->facts[initializer].equal;
     const char *own = constant   ? constant_key(in, initializer, read)
-                      : by_layer ? plain_layer(in, in->model->all[read->at.node]->layer)
+                      : by_layer ? module_of(in, initializer, read->at)
                                  : "";
     const char *part = mgpu_arena_format(in->arena, "%d|%s|", verdict.part, read->alias);
     intptr_t at = find_candidate(in, table, part, own, constant);
@@ -311,6 +344,8 @@ static void split(struct mgpu_identify *in, int initializer)
     if (reads.count)
         qsort(reads.read, (size_t)reads.count, sizeof *reads.read, by_place);
     bool by_layer = layers_decide(in, initializer, &reads);
+    if (in->dynamo && reads.count && (by_layer || in->facts[initializer].equal))
+        own_first(in, initializer, &reads);
     struct mgpu_use *uses = MGPU_NEW_ARRAY(in->arena, struct mgpu_use, reads.count);
     for (int i = 0; i < reads.count; i++) {
         uses[i] = reads.read[i].at;

@@ -216,18 +216,48 @@ static int save_model(struct mgpu_trainer *t, const struct mgpu_train_command *c
     return 0;
 }
 
+/* How many words of the command, from `i` on, are an option that says what a run starts from: a
+ * checkpoint says that. */
+static int words_of_start(const struct mgpu_train_command *c, int i)
+{
+    static const struct {
+        const char *option;
+        bool value;
+    } starts[] = {{"--resume", true},
+                  {"--init", true},
+                  {"--map", true},
+                  {"--reinit", true},
+                  {"--initial-epoch", true},
+                  {"--partial", false},
+                  {"--skip-mismatch", false},
+                  {"--allow-nonfinite", false},
+                  {"--optimizer-state", false}};
+    for (size_t k = 0; k < sizeof starts / sizeof *starts; k++) {
+        size_t n = strlen(starts[k].option);
+        if (strncmp(c->argv[i], starts[k].option, n))
+            continue;
+        if (!c->argv[i][n])
+            return 1 + starts[k].value;
+        if (c->argv[i][n] == '=')
+            return 1;
+    }
+    return 0;
+}
+
 /* The command that goes on from a checkpoint: this one, with another --resume. */
 static void say_resume(const struct mgpu_train_command *c, const char *path)
 {
-    fprintf(stderr, "to go on: %s", program_invocation_name);
-    for (int i = 1; i < c->argc; i++) {
-        bool resume = !strncmp(c->argv[i], "--resume", 8);
-        if (!resume)
-            say_word(c->argv[i]);
-        i += resume && !c->argv[i][8];
-    }
-    fputs(" --resume", stderr);
+    fprintf(stderr, "to go on: %s --resume", program_invocation_name);
     say_word(path);
+    bool options = true;
+    for (int i = 1; i < c->argc; i++) {
+        options = options && strcmp(c->argv[i], "--");
+        int words = options ? words_of_start(c, i) : 0;
+        if (words)
+            i += words - 1;
+        else
+            say_word(c->argv[i]);
+    }
     fputc('\n', stderr);
 }
 
@@ -331,13 +361,13 @@ static int train_and_save(struct mgpu_trainer *t, const struct mgpu_train_comman
 /* One file would take the place of the other. */
 static int check_apart(const struct mgpu_train_command *c)
 {
-    const char *others[] = {c->options.checkpoint, c->profile, c->html};
+    const char *others[] = {c->options.checkpoint, c->options.log_csv, c->profile, c->html};
     for (int i = 0; c->save && c->save[i]; i++) {
         bool twice = false;
         for (size_t k = 0; k < sizeof others / sizeof *others; k++)
-            twice = twice || (others[k] && !strcmp(others[k], c->save[i]));
+            twice = twice || (others[k] && mgpu_same_target(others[k], c->save[i]));
         for (int k = 0; k < i; k++)
-            twice = twice || !strcmp(c->save[k], c->save[i]);
+            twice = twice || mgpu_same_target(c->save[k], c->save[i]);
         if (twice)
             return mgpu_fail(MGPU_EUSAGE, "%s is to be written twice", c->save[i]);
     }

@@ -1,5 +1,7 @@
 #include "runtime/base/file_name.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
@@ -14,4 +16,18 @@ bool mgpu_same_file(const char *a, const char *b)
 {
     struct stat x, y;
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Its last part; `folder` is the rest, "." where that is all. */
+static const char *cut(char folder[PATH_MAX], const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    snprintf(folder, PATH_MAX, "%.*s.", (int)(name - path), path);
+    return name;
+}
+
+bool mgpu_same_target(const char *a, const char *b)
+{
+    char x[PATH_MAX], y[PATH_MAX];
+    return mgpu_same_file(a, b) || (!strcmp(cut(x, a), cut(y, b)) && mgpu_same_file(x, y));
 }

@@ -76,6 +76,16 @@ const char *mgpu_model_checkpoint_step(const struct mgpu_model_checkpoint *c, in
     return mgpu_template_step(c->arena, o->path, step);
 }
 
+/* A file of the run before, which will go when there are too many: only if it is called as ours. */
+static void take_file(struct mgpu_model_checkpoint *c, const char *file)
+{
+    if (mgpu_template_gives(c->options.path, file))
+        c->file[c->kept++] = mgpu_arena_string(c->arena, file);
+    else
+        mgpu_note("--keep: %s of the run before stays: --checkpoint calls files otherwise now",
+                  file);
+}
+
 int mgpu_model_checkpoint_record(struct mgpu_model_checkpoint *c, struct mgpu_record *r)
 {
     int64_t kept = c->kept;
@@ -92,7 +102,7 @@ int mgpu_model_checkpoint_record(struct mgpu_model_checkpoint *c, struct mgpu_re
         snprintf(name, sizeof name, "checkpoint.kept.%lld", (long long)i);
         MGPU_TRY(mgpu_record_text(r, name, &file));
         if (r->restores && kept - i <= c->options.keep)
-            c->file[c->kept++] = mgpu_arena_string(c->arena, file);
+            take_file(c, file);
     }
     return 0;
 }

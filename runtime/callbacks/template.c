@@ -134,6 +134,16 @@ bool mgpu_template_is_known(const char *text)
     return true;
 }
 
+bool mgpu_template_gives(const char *text, const char *name)
+{
+    const char *first = strchr(text, '{'), *last = strrchr(text, '}');
+    if (!first || !last || last < first)
+        return !strcmp(text, name);
+    size_t head = (size_t)(first - text), tail = strlen(last + 1), n = strlen(name);
+    return n >= head + tail && !strncmp(name, text, head) && !strcmp(name + n - tail, last + 1) &&
+           !memchr(name + head, '/', n - head - tail);
+}
+
 const char *mgpu_template_step(struct mgpu_arena *arena, const char *text, int64_t step)
 {
     const char *first = strchr(text, '{'), *last = strrchr(text, '}');

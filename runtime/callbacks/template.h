@@ -20,6 +20,10 @@ int mgpu_template_format(const char **out, struct mgpu_arena *arena, const char 
 /* Whether the epoch alone says what the name will be. */
 bool mgpu_template_is_known(const char *text);
 
+/* Whether the template could have given this name: it stands in the same folder, and begins and
+ * ends as all of them do. */
+bool mgpu_template_gives(const char *text, const char *name);
+
 /* The name of a checkpoint that no epoch has made: "step-N" in place of everything from the first
  * field to the last, or before the extension where there is no field. */
 const char *mgpu_template_step(struct mgpu_arena *arena, const char *text, int64_t step);

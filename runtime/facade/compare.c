@@ -271,6 +271,10 @@ static int load_sides(struct side *x, struct side *y, const struct mgpu_convert_
     if (!with.model && (o->map || o->by_order))
         return mgpu_fail(MGPU_EUSAGE, "%s needs --model MODEL.onnx",
                          o->map ? "--map" : "--by-order");
+    if (with.model && !strcmp(x->path, with.model) && !strcmp(y->path, with.model) &&
+        (o->map || o->by_order))
+        return mgpu_fail(MGPU_EUSAGE, "%s: both files are the model, whose names are its own",
+                         o->map ? "--map" : "--by-order");
     MGPU_TRY(load_side(x, &with));
     return load_side(y, &with);
 }

@@ -47,6 +47,11 @@ static int record_settings(struct mgpu_trainer *t, struct mgpu_record *r)
         {"dim", joined(r->arena, o->dim)},
         {"bn-momentum", joined(r->arena, o->bn_momentum)},
         {"bn-variance", o->bn_variance ? o->bn_variance : ""},
+        {"freeze", joined(r->arena, o->freeze)},
+        {"train", joined(r->arena, o->train)},
+        {"tie", joined(r->arena, o->tie)},
+        {"untie", joined(r->arena, o->untie)},
+        {"deterministic", text_of(r->arena, o->deterministic)},
         {"early-stop", o->early_stop ? o->early_stop : ""},
         {"reduce-lr", o->reduce_lr ? o->reduce_lr : ""},
     };
@@ -121,6 +126,14 @@ static int record_data(struct mgpu_trainer *t, struct mgpu_record *r)
     return 0;
 }
 
+/* What the options of these names may be at most, so that sums of them fit. */
+static const int64_t EPOCHS_MOST = 1000000000, STEPS_MOST = 1000000000000000;
+
+static bool is_count(int64_t n, int64_t most)
+{
+    return n >= 0 && n <= most;
+}
+
 static int record_position(struct mgpu_trainer *t, struct mgpu_record *r)
 {
     MGPU_TRY(mgpu_record_int(r, "step", &t->step));
@@ -128,8 +141,10 @@ static int record_position(struct mgpu_trainer *t, struct mgpu_record *r)
     MGPU_TRY(mgpu_record_int(r, "epoch", &t->epoch));
     MGPU_TRY(mgpu_record_int(r, "batch_in_epoch", &t->batch_in_epoch));
     MGPU_TRY(record_data(t, r));
-    if (t->step < 0 || t->epoch < 0 || t->batch_in_epoch < 0 ||
-        t->batch_in_epoch >= mgpu_steps_per_epoch(t))
+    int64_t updates = t->slots.updates;
+    if (!is_count(t->step, STEPS_MOST) || !is_count(t->epoch, EPOCHS_MOST) ||
+        !is_count(t->batch_in_epoch, mgpu_steps_per_epoch(t) - 1) || updates < -t->step ||
+        updates > STEPS_MOST)
         return mgpu_fail(MGPU_EINVALID, "step %lld, epoch %lld, batch %lld: there is no such place",
                          (long long)t->step, (long long)t->epoch, (long long)t->batch_in_epoch);
     return 0;
@@ -180,8 +195,13 @@ static int record_callbacks(struct mgpu_trainer *t, struct mgpu_record *r)
 /* What the other numbers are counted from. */
 static int record_start(struct mgpu_trainer *t, struct mgpu_record *r)
 {
+    int64_t *epoch = &t->options.initial_epoch;
     MGPU_TRY(mgpu_record_int(r, "seed", &t->options.seed));
-    return mgpu_record_int(r, "initial_epoch", &t->options.initial_epoch);
+    MGPU_TRY(mgpu_record_int(r, "initial_epoch", epoch));
+    return is_count(*epoch, EPOCHS_MOST)
+               ? 0
+               : mgpu_fail(MGPU_EINVALID, "it began after epoch %lld: there is no such place",
+                           (long long)*epoch);
 }
 
 static int record_run(struct mgpu_trainer *t, struct mgpu_record *r)

@@ -65,6 +65,11 @@ int mgpu_check_apart(const struct mgpu_trainer *t, const char *path)
     for (int i = 0; o->like && o->like[i]; i++)
         MGPU_TRY(apart(path, "a file of --like", o->like[i]));
     MGPU_TRY(apart(path, "the file of --map", o->map));
+    MGPU_TRY(apart_from_data(t->arena, path, "the file of --sample-weight",
+                             (const char *const[]){o->sample_weight, NULL}));
+    for (int i = 0; i < t->losses; i++)
+        MGPU_TRY(apart_from_data(t->arena, path, "the file of class_weights",
+                                 (const char *const[]){t->loss[i].class_weights_file, NULL}));
     MGPU_TRY(apart_from_data(t->arena, path, "a file of --data", o->data));
     return apart_from_data(t->arena, path, "a file of --val", o->val);
 }

@@ -272,6 +272,44 @@ static void test_keep(void)
     }
 }
 
+/* A record says which files go; what no checkpoint of this run is called stays. */
+static void test_keep_foreign(void)
+{
+    static const struct {
+        const char *text, *name;
+        bool gives;
+    } rows[] = {
+        {"d/w-{epoch:02d}-{loss:.2f}.h5", "d/w-03-0.25.h5", true},
+        {"d/w-{epoch}.h5", "d/w-3.npz", false},
+        {"d/w-{epoch}.h5", "d/v-3.h5", false},
+        {"{epoch}.h5", "../3.h5", false},
+        {"{epoch}.h5", ".h", false},
+        {"a{epoch}a", "a", false},
+        {"w.h5", "w.h5", true},
+        {"w.h5", "v.h5", false},
+    };
+    struct mgpu_model_checkpoint a, b;
+    struct mgpu_model_checkpoint_options o = {.path = build_text(build_path("precious")),
+                                              .keep = 1};
+    struct mgpu_save_sink sink = {write_file, NULL};
+    const char *saved, *removed, *precious = o.path;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        CHECK_(mgpu_template_gives(rows[i].text, rows[i].name) == rows[i].gives, "%s, %s",
+               rows[i].text, rows[i].name);
+    CHECK_OK(mgpu_model_checkpoint_init(&a, &o, &logs, build_arena));
+    CHECK_OK(mgpu_model_checkpoint_epoch(&a, 0, &logs, &sink, &saved, &removed));
+    o.path = mgpu_arena_format(build_arena, "%s/f-{epoch}", build_folder);
+    CHECK_OK(mgpu_model_checkpoint_init(&b, &o, &logs, build_arena));
+    mgpu_set_note(take_note, NULL);
+    PASS_ON(mgpu_model_checkpoint_record, &a, &b);
+    mgpu_set_note(NULL, NULL);
+    CHECK_(strstr(noted, "precious of the run before stays"), "%s", noted);
+    CHECK_OK(mgpu_model_checkpoint_epoch(&b, 1, &logs, &sink, &saved, &removed));
+    CHECK(!removed && access(precious, F_OK) == 0);
+    CHECK_OK(mgpu_model_checkpoint_epoch(&b, 2, &logs, &sink, &saved, &removed));
+    CHECK(removed && strstr(removed, "/f-2"));
+}
+
 /* ---- Options --------------------------------------------------------------------------------- */
 
 static void test_options(void)
@@ -358,6 +396,7 @@ int main(void)
     test_template();
     test_step_name();
     test_keep();
+    test_keep_foreign();
     test_options();
     test_other_monitor();
     test_csv();

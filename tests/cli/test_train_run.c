@@ -190,6 +190,23 @@ static void test_interrupted(int signal_number)
     CHECK(same_bytes("whole.onnx", "parts.onnx"));
 }
 
+/* The command that is told leaves out what only a beginning takes. */
+static void test_told_command(void)
+{
+    CHECK_RUN("--epochs", "1", "--save", "told.npz");
+    pid_t pid = start((const char *const[]){"--epochs", "1000000", "--checkpoint", "told.h5",
+                                            "--init", "told.npz", "--partial", "--initial-epoch=2",
+                                            "--reinit", "w=he", NULL});
+    for (int i = 0; i < 6000 && !strstr(taken("err"), "epoch 4/"); i++)
+        usleep(10000);
+    kill(pid, SIGINT);
+    CHECK(finish(pid) == 1);
+    const char *text = taken("err"), *at = strstr(text, "to go on: ");
+    CHECK_(at && strstr(at, "mgpu-train --resume 'told.h5' 'm.onnx' '--data' ") &&
+               strstr(at, " '--epochs' '1000000' '--checkpoint' 'told.h5'\n"),
+           "%s", text);
+}
+
 /* A signal that its starter has it ignore (nohup) does not stop it. */
 static void test_ignored(void)
 {
@@ -333,6 +350,12 @@ static void test_usage(void)
                 "--save", "link.onnx");
     CHECK_STOPS(2, "--log-csv: x.npy is a file of --data", "--log-csv", "x.npy");
     CHECK_STOPS(2, "m.onnx is the model that is read", "--html", "m.onnx");
+    CHECK_STOPS(2, "./s.npz is to be written twice", "--save", "s.npz", "--save", "./s.npz");
+    CHECK_STOPS(2, "./s.h5 is to be written twice", "--checkpoint", "s.h5", "--save", "./s.h5");
+    write_npy_data(build_path("sw.npz"), MGPU_FLOAT, 1, (int64_t[]){SAMPLES},
+                   (float[SAMPLES]){1}); /* the content decides: an array */
+    CHECK_STOPS(2, "--save: sw.npz is the file of --sample-weight", "--sample-weight", "sw.npz",
+                "--save", "sw.npz");
     CHECK_STOPS(2, "want.npz is the file of --init", "--init", "want.npz", "--save", "want.npz");
     CHECK_RUN("--epochs", "1", "--checkpoint", "R.H5", "--save", "R.ONNX", "--save", "r.npz");
     CHECK_STOPS(2, "--save: R.H5 is the file of --resume", "--resume", "R.H5", "--save", "R.H5");
@@ -371,6 +394,7 @@ int main(void)
     test_interrupted(SIGINT);
     test_interrupted(SIGTERM);
     test_interrupted(SIGHUP);
+    test_told_command();
     test_ignored();
     test_full_disk();
     test_not_finite();

@@ -568,6 +568,11 @@ static void test_alone(const char *model, const char *file)
           MGPU_EUSAGE);
     CHECK_FAILS(mgpu_weights_compare(file, model, &alone[0].options, false, stdout, &differ),
                 "/nonexistent");
+    CHECK_FAILS(
+        mgpu_weights_compare(model, model,
+                             &(struct mgpu_convert_options){.model = model, .map = "/nonexistent"},
+                             false, stdout, &differ),
+        "--map: both files are the model");
 }
 
 static void test_rules(void)

@@ -339,6 +339,20 @@ static void test_trained_lstm(void)
     mgpu_trainer_free(t);
 }
 
+/* PyTorch's attention without biases: two products under one name are no Dense. */
+static void test_two_kernels(void)
+{
+    make_onnx_file(model,
+                   "producer pytorch\ninput x float N 2\n"
+                   "init onnx::MatMul_9 float 2 6 = 1 2 3 4 5 6 7 8 9 10 11 12\n"
+                   "init onnx::MatMul_8 float 2 2 = 1 2 3 4\n"
+                   "h = MatMul(x, onnx::MatMul_9) name=\"/at/MatMul\"\n"
+                   "q, k, v = Split(h) axis=1\ns = Mul(q, k)\n"
+                   "p = Softmax(s) name=\"/at/Softmax\"\nt = Mul(p, v)\n"
+                   "y = MatMul(t, onnx::MatMul_8) name=\"/at/MatMul_1\"\noutput y float N 2\n");
+    CHECK_FAILS(convert(store, false), "of which class 'at' is, the graph does not tell");
+}
+
 /* ---- Two halves of a bias -------------------------------------------------------------------- */
 
 /* Gates of ONNX: i o f c. One unit, so that each number is a gate's. */
@@ -418,6 +432,7 @@ int main(void)
     test_reversible();
     test_shift();
     test_trained_lstm();
+    test_two_kernels();
     test_halves();
     tiny_end();
     return test_end();

@@ -2,6 +2,7 @@
  * (grouped, by multi_gpu_model), tf.keras 2.15 (SGD) and Keras 3 (parameter by parameter) wrote
  * after two updates with a learning rate of 0, where v = 0.001999/0.19^2 m^2; and a run of ours
  * that goes on through npz, safetensors and its own checkpoint. */
+#include "exporter/model_write.h"
 #include "exporter/run_state.h"
 #include "exporter/slots.h"
 #include "tests/convert/weights_check.h"
@@ -196,10 +197,41 @@ static void take_losses(struct mgpu_trainer *t, double *losses)
         *losses++ = s.loss;
 }
 
+/* As a program of PyTorch's writes it: without our count of updates. */
+static void drop_updates(const char *from, const char *to)
+{
+    struct mgpu_named_array a[16] = {0};
+    struct mgpu_checkpoint *c;
+    int n = 0;
+    CHECK_OK(mgpu_checkpoint_open(&c, from, false));
+    for (int i = 0; i < c->count; i++)
+        if (strcmp(c->tensor[i].name, MGPU_SLOT_UPDATES)) {
+            a[n].name = (char *)c->tensor[i].name;
+            CHECK_OK(mgpu_checkpoint_load(c, i, &a[n++].array));
+        }
+    CHECK_OK(mgpu_arrays_write(to, MGPU_TARGET_SAFETENSORS, a, n));
+    for (int i = 0; i < n; i++)
+        mgpu_array_free(&a[i].array);
+    mgpu_checkpoint_close(c);
+}
+
+static bool holds(const char *path, const char *name)
+{
+    struct mgpu_checkpoint *c;
+    bool found = false;
+    CHECK_OK(mgpu_checkpoint_open(&c, path, false));
+    for (int i = 0; i < c->count; i++)
+        found |= !strcmp(c->tensor[i].name, name);
+    mgpu_checkpoint_close(c);
+    return found;
+}
+
 /* Three updates, then three more in another run: the losses are those of six in one. */
 static void test_goes_on(const char *optimizer)
 {
-    static const char *const files[] = {"run.h5", "state.npz", "state.safetensors"};
+    static const char *const files[] = {"run.h5", "state.npz", "state.safetensors", "torch.npz",
+                                        "torch.safetensors"};
+    enum { FILES_READ = sizeof files / sizeof *files };
     const char *model = tiny_model("input x float N 4\n"
                                    "init w float 4 3 = normal 0.5\n"
                                    "init b float 3 = .1 .2 .3\n"
@@ -227,8 +259,15 @@ static void test_goes_on(const char *optimizer)
     CHECK_OK(weights_convert(line, build_path("run.h5"), build_path("state.npz"), &with_state));
     CHECK_OK(weights_convert(line, build_path("state.npz"), build_path("state.safetensors"),
                              &with_state));
+    const struct mgpu_convert_options named = {
+        .model = model, .optimizer_state = true, .verify = true};
+    CHECK_OK(weights_convert(line, build_path("run.h5"), build_path("torch.npz"), &named));
+    drop_updates(build_path("torch.npz"), build_path("torch.safetensors"));
+    bool momentum = strstr(optimizer, ",momentum") && !strstr(optimizer, "keras");
+    CHECK(holds(build_path("torch.safetensors"), "w:momentum_buffer") == momentum);
+    CHECK(holds(build_path("torch.safetensors"), "w:step") == !strstr(optimizer, "sgd"));
     o.optimizer_state = true;
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < FILES_READ; k++) {
         o.init = build_path(files[k]);
         CHECK_OK(mgpu_trainer_new(&t, model, &o));
         take_losses(t, parts + 3);

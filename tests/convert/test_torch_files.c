@@ -103,6 +103,33 @@ static void test_projection(void)
     CHECK_(strstr(mgpu_error(), "no LSTM with proj_size"), "%s", mgpu_error());
 }
 
+/* The export of a compiled model has the wrapper's names itself: such a model, too, is taken as a
+ * file of weights, what --verify reads among them. */
+static void test_compiled(void)
+{
+    const char *model = tiny_path("compiled.onnx"), *file = tiny_path("plain.safetensors");
+    const char *out = tiny_path("out.onnx");
+    const struct mgpu_convert_options none = {0}, into = {.model = model, .verify = true};
+    struct mgpu_arena *arena = mgpu_arena_new();
+    static const char *const wrappers[] = {"_orig_mod.", "module.", "module._orig_mod."};
+    for (int i = 0; i < 3; i++) {
+        make_onnx_file(model, mgpu_arena_format(arena,
+                                                "producer pytorch\ninput x float N 2\n"
+                                                "init %sa.weight float 2 2 = 1 2 3 4\n"
+                                                "init %sa.bias float 2 = 5 6\n"
+                                                "init %sb.bias float 2 = 7 8\n"
+                                                "h = Gemm(x, %sa.weight, %sa.bias) transB=1\n"
+                                                "y = Add(h, %sb.bias)\noutput y float N 2\n",
+                                                wrappers[i], wrappers[i], wrappers[i], wrappers[i],
+                                                wrappers[i], wrappers[i]));
+        CHECK_OK(weights_convert(line, model, file, &none));
+        CHECK_OK(weights_convert(line, file, out, &into));
+        CHECK_OK(weights_convert(line, model, out, &into));
+        CHECK_(!strncmp(line, "3 of 3 tensors", 14), "%s", line);
+    }
+    mgpu_arena_free(arena);
+}
+
 int main(void)
 {
     tiny_begin();
@@ -120,6 +147,7 @@ int main(void)
                    "the exporter computed it of parameters");
     test_folded();
     test_projection();
+    test_compiled();
     tiny_end();
     return test_end();
 }

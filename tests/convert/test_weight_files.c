@@ -131,6 +131,32 @@ static void test_twice(void)
     CHECK_FAILS(weights_convert(line, file, out, &o), "two members are called '0.bias.npy'");
 }
 
+/* Trainers leave hundreds of KiB about their data beside the tensors. */
+static void test_metadata(void)
+{
+    enum { LONG = 300000 };
+    static char bytes[LONG + 4096];
+    static const char
+        *const head = "{\"__metadata__\":{\"tags\":\"{",
+               *const tail =
+                   "}\"},\"0.weight\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]},"
+                   "\"0.bias\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[16,24]},"
+                   "\"2.weight\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[24,40]},"
+                   "\"2.bias\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[40,48]}}";
+    const struct mgpu_convert_options o = {.model = model};
+    uint64_t header = strlen(head) + LONG + strlen(tail);
+    memcpy(bytes, &header, 8);
+    memcpy(bytes + 8, head, strlen(head));
+    memset(bytes + 8 + strlen(head), 't', LONG);
+    memcpy(bytes + 8 + strlen(head) + LONG, tail, strlen(tail));
+    for (int i = 0; i < 12; i++)
+        memcpy(bytes + 8 + header + 4 * i, &(float){(float)i + 1}, 4);
+    write_text(file, bytes, 8 + header + 48);
+    CHECK_OK(weights_convert(line, file, out, &o));
+    CHECK(weights_differ(out, tiny_path("full.onnx"), 0) == 0);
+    unlink(out);
+}
+
 static void test_empty(void)
 {
     static const char end[22] = "PK\5\6";
@@ -198,6 +224,7 @@ int main(void)
     test_finite();
     test_numbers();
     test_twice();
+    test_metadata();
     test_empty();
     test_scope();
     test_rules();

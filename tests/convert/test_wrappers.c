@@ -53,6 +53,16 @@ static void put(const char *const *names, int64_t rows)
     put_as(MGPU_TARGET_SAFETENSORS, names, rows);
 }
 
+/* A file for --map. */
+static const char *put_rule(const char *text)
+{
+    const char *rules = tiny_path("rules");
+    FILE *f = fopen(rules, "w");
+    fputs(text, f);
+    fclose(f);
+    return rules;
+}
+
 #define NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 /* ---- Chains of prefixes ---------------------------------------------------------------------- */
@@ -155,6 +165,18 @@ static void test_foreign(void)
     partial.by_order = true;
     CHECK_FAILS(weights_convert(line, file, out, &partial), "it holds two models");
     partial.by_order = false;
+    /* a rule tells which; what the other holds has no place then */
+    o.map = partial.map = put_rule("ema.* -> *\n");
+    CHECK_FAILS(
+        weights_convert(line, file, out, &o),
+        "'model.fc.weight' [2,2] has no place in the model; 'model.out.weight' [2,2] has no "
+        "place in the model (--partial takes the rest)");
+    CHECK_OK(weights_convert(line, file, out, &partial));
+    put_rule("model.fc.weight -> fc.weight\n");
+    CHECK_OK(weights_convert(line, file, out, &partial));
+    CHECK_(!strcmp(line, "2 of 4 tensors, prefix model. removed\n"), "%s", line);
+    CHECK(weights_differ(out, tiny_path("full.onnx"), 0) == 0);
+    o.map = partial.map = NULL;
     test_parts();
     put(NAMES("critic.fc.weight", "critic.a.weight", "critic.b.weight", "actor.module.fc.weight",
               "actor.module.out.weight"),
@@ -338,7 +360,6 @@ static int start_from(const struct mgpu_options *options, double *fc, double *la
 static void test_init(void)
 {
     struct mgpu_options o = MGPU_OPTIONS, none = MGPU_OPTIONS;
-    const char *rules = tiny_path("rules");
     double fc, last;
     o.init = file;
     put(NAMES("model.fc.weight", "model.out.weight"), 2);
@@ -351,11 +372,8 @@ static void test_init(void)
     CHECK_OK(start_from(&o, &fc, &last));
     CHECK(fc == 1 && last == 0.25);
 
-    FILE *f = fopen(rules, "w");
-    fputs("loss_fn.weight -> out.weight\n", f);
-    fclose(f);
     o.partial = false;
-    o.map = rules;
+    o.map = put_rule("loss_fn.weight -> out.weight\n");
     CHECK_OK(start_from(&o, &fc, &last));
     CHECK(fc == 1 && last == 5);
 

@@ -89,12 +89,26 @@ static void test_protected(void)
     CHECK(stat(file, &st) == 0 && (st.st_mode & 0777) == 0640 && holds(file, "new"));
 }
 
+/* A name may be as long as the file system lets it. */
+static void test_long_name(void)
+{
+    char name[256];
+    memset(name, 'n', 255);
+    name[255] = 0;
+    const char *file = build_text(build_path(name));
+    int before = files();
+    CHECK_OK(save(file, "old"));
+    CHECK_OK(save(file, "new"));
+    CHECK(holds(file, "new") && files() == before + 1);
+}
+
 int main(void)
 {
     build_begin();
     test_links();
     test_bad_links();
     test_protected();
+    test_long_name();
     build_end();
     return test_end();
 }

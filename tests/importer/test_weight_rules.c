@@ -25,7 +25,7 @@ static void tensor(Onnx__ModelProto *m, const char *name, int rank, int64_t a, i
                    float value)
 {
     int64_t dims[] = {a, b}, count = rank == 2 ? a * b : rank == 1 ? a : 1;
-    float values[1024];
+    float values[2048];
     for (int64_t i = 0; i < count; i++)
         values[i] = seed ? sinf((float)(seed * 1000 + i)) : value;
     Onnx__TensorProto *t = build_tensor(name, MGPU_FLOAT, (size_t)rank, dims);
@@ -425,6 +425,36 @@ static void check_dynamo(void)
         }
 }
 
+/* dynamo, a module under two names: a matrix too large to be merged tells that it is one, and that
+ * its bias is one, too; of small ones each is split, and the one that has the name keeps it. */
+static void check_two_names(void)
+{
+    for (int value = 0; value < 2; value++)
+        for (int large = 0; large < 2; large++) {
+            int n = large ? 40 : 4;
+            Onnx__ModelProto *m = begin("pytorch");
+            matrix(m, "b.weight", n, n, 1);
+            tensor(m, "b.bias", 1, n, 0, value ? 3 : 0, 0);
+            node(m, "Gemm", "x b.weight b.bias", "p", "", "a");
+            node(m, "Gemm", "p b.weight b.bias", "y", "", "b");
+            identify(m);
+            CHECK(weights_with(MGPU_ROLE_TRAINED) == (large ? 2 : 4));
+            CHECK((at("p", 1) == at("y", 1)) == large && (at("p", 2) == at("y", 2)) == large);
+            CHECK_(!strcmp(weights->weight[at("y", 2)].name, "b.bias"), "%s",
+                   weights->weight[at("y", 2)].name);
+            CHECK(large || !strcmp(weights->weight[at("p", 2)].name, "b.bias@a"));
+        }
+    /* fresh copies have matrices of their own */
+    Onnx__ModelProto *m = begin("pytorch");
+    matrix(m, "a.weight", 40, 40, 1);
+    matrix(m, "b.weight", 40, 40, 1);
+    zeros(m, "a.bias", 40);
+    node(m, "Gemm", "x a.weight a.bias", "p", "", "a");
+    node(m, "Gemm", "p b.weight a.bias", "y", "", "b");
+    identify(m);
+    CHECK(weights_with(MGPU_ROLE_TRAINED) == 4);
+}
+
 static bool lost(const char *name, bool *bare)
 {
     *bare = false;
@@ -734,6 +764,7 @@ int main(void)
     check_identities();
     check_folded();
     check_dynamo();
+    check_two_names();
     check_lost_biases();
     check_folded_norm();
     check_folded_dense();

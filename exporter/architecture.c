@@ -37,13 +37,14 @@ static const char *layer_name(struct json_object *layer)
     return *own ? own : text_of(layer, "name");
 }
 
-/* The list of a model's layers: config is the list itself (Sequential before 2.2.4) or has it. NULL
- * for what is no model. */
+/* The list of a model's layers: config is the list itself (Sequential before 2.2.4) or has it; of
+ * the cells of a stack. NULL for what is neither. */
 static struct json_object *layers_of(struct json_object *model)
 {
-    struct json_object *config = member(model, "config");
-    struct json_object *list =
-        json_object_is_type(config, json_type_array) ? config : member(config, "layers");
+    struct json_object *config = member(model, "config"), *cells = member(config, "cells");
+    struct json_object *list = json_object_is_type(config, json_type_array) ? config
+                               : cells                                      ? cells
+                                       : member(config, "layers");
     return json_object_is_type(list, json_type_array) ? list : NULL;
 }
 
@@ -66,7 +67,15 @@ struct naming {
 
 static bool is_container(const char *part)
 {
-    return !strcmp(part, "layers") || !strcmp(part, "_layer_checkpoint_dependencies");
+    return !strcmp(part, "layers") || !strcmp(part, "_layer_checkpoint_dependencies") ||
+           !strcmp(part, "cells");
+}
+
+/* What an RNN runs, where that holds others: a stack of cells. */
+static struct json_object *stack_in(struct json_object *layer, const char *part)
+{
+    struct json_object *cell = strcmp(part, "cell") ? NULL : member(member(layer, "config"), part);
+    return layers_of(cell) ? cell : NULL;
 }
 
 /* The number of the class that a group has right after `prefix`, which ends with the class's name
@@ -177,8 +186,10 @@ static void name_tensor(struct naming *n, struct mgpu_checkpoint_tensor *t)
             continue;
         }
         if (!in_container) {
+            struct json_object *stack = stack_in(at, part);
             name = append(n, name, part_name(n, at, part));
             place = deeper(n, place, part_place(part));
+            at = stack ? stack : at;
             continue;
         }
         size_t length = mgpu_keras_numbered(part, &number);
@@ -196,7 +207,8 @@ static void name_tensor(struct naming *n, struct mgpu_checkpoint_tensor *t)
         in_container = false;
     }
     t->layer = *t->layer || !at ? t->layer : name;
-    t->order = at ? place : NULL;
+    /* What it has beside the layer that it wraps, the legacy layout has once, or behind. */
+    t->order = at && strcmp(t->class_name, "spectral_normalization") ? place : NULL;
 }
 
 /* The class of the object that has the variables: the last part that is not "cell"; "" of a layer

@@ -196,7 +196,7 @@ int mgpu_checkpoint_check_names(const struct mgpu_checkpoint *c)
 bool mgpu_checkpoint_is_counter(const struct mgpu_checkpoint_tensor *t)
 {
     bool one = t->rank == 0 || (t->rank == 1 && t->dims[0] == 1);
-    return !strcmp(t->leaf, "num_batches_tracked") ||
+    return !strcmp(t->leaf, "num_batches_tracked") || !strcmp(t->leaf, "vector_u") ||
            (one && !mgpu_is_float(t->type) && *t->leaf && !*t->layer);
 }
 
@@ -233,6 +233,17 @@ static bool take_stack(char *layer, char *cell)
     return found;
 }
 
+/* "rnn/lstm_cell": Keras's own recurrent layers have the cell's name in front of the cell. */
+static bool is_in_rnn(char *layer, char *cell)
+{
+    int number;
+    *cell = 0;
+    const char *slash = strrchr(layer, '/'), *last = slash ? slash + 1 : layer;
+    bool is = mgpu_keras_numbered(last, &number) == 3 && !strncmp(last, "rnn", 3);
+    *cell = '/';
+    return is;
+}
+
 void mgpu_checkpoint_name(struct mgpu_checkpoint *c, struct mgpu_checkpoint_tensor *t,
                           const char *path)
 {
@@ -246,7 +257,8 @@ void mgpu_checkpoint_name(struct mgpu_checkpoint *c, struct mgpu_checkpoint_tens
     if (slash)
         *slash = 0;
     slash = keras ? strrchr(t->layer, '/') : NULL;
-    if (slash && mgpu_keras_is_cell(slash + 1) && !take_stack(layer, slash))
+    if (slash && mgpu_keras_is_cell(slash + 1) && !take_stack(layer, slash) &&
+        !is_in_rnn(layer, slash))
         *slash = 0;
     t->direction = direction_of(t->layer);
 }

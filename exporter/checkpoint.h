@@ -99,8 +99,8 @@ struct mgpu_checkpoint_tensor *mgpu_checkpoint_add(struct mgpu_checkpoint *c, co
 /* MGPU_EINVALID where two have one name. */
 int mgpu_checkpoint_check_names(const struct mgpu_checkpoint *c);
 
-/* A count that no number of a model depends on: of batches, in PyTorch's normalisations; of steps
- * or averages, beside all modules. */
+/* What no number of a model depends on: a count of batches, in PyTorch's normalisations, of steps
+ * or averages, beside all modules; the vector that Keras's SpectralNormalization goes on from. */
 bool mgpu_checkpoint_is_counter(const struct mgpu_checkpoint_tensor *tensor);
 
 /* Fills layer, leaf and direction from a path whose last part is the variable, cut at '/' or, where

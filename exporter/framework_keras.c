@@ -1,6 +1,7 @@
 /* A model's arrays in the two layouts of Keras, which finds them by the order of its layers. */
 #include "exporter/framework_parts.h"
 #include "exporter/keras_tree.h"
+#include "exporter/normalizations.h"
 #include "runtime/base/status.h"
 
 #include <stdio.h>
@@ -63,6 +64,29 @@ static void tell_inside(const struct mgpu_keras_tree *t)
                       t->object[i].name);
             return;
         }
+}
+
+/* The legacy layout has a model inside at each of its places, the store at the first one only; and
+ * the numbers of both count it each time. */
+static int check_places(const struct mgpu_variables *v)
+{
+    for (int i = 0; i < v->layers; i++)
+        if (v->layer[i].elsewhere)
+            return mgpu_fail(MGPU_EINVALID,
+                             "'%s' is '%s', too: how Keras lists a model inside that stands at "
+                             "several places, the graph does not tell",
+                             v->layer[i].path, v->layer[i].elsewhere);
+    return 0;
+}
+
+static int check_constants(const struct mgpu_variables *v)
+{
+    const char *layer = mgpu_normalizations_first(v);
+    return layer ? mgpu_fail(MGPU_EINVALID,
+                             "mean and variance of '%s' are constants of the graph, which has them "
+                             "not as Keras has",
+                             layer)
+                 : 0;
 }
 
 /* Keras starts an LSTM's bias with ones, others with zeros. */
@@ -148,6 +172,31 @@ static void tell_own(const struct mgpu_keras_tree *t)
                   (int)strcspn(path, "/"), path);
 }
 
+/* The layer whose product this is; -1: none. */
+static int layer_of_node(const struct mgpu_variables *v, int node)
+{
+    for (int i = 0; i < v->layers; i++)
+        if (v->layer[i].node == node)
+            return i;
+    return -1;
+}
+
+static void tell_bare(const struct mgpu_variables *v)
+{
+    int count = 0, first = -1;
+    for (int i = 0; i < v->weights->bares; i++) {
+        int layer = v->weights->lost[i] ? layer_of_node(v, v->weights->bare[i]) : -1;
+        count += layer >= 0;
+        first = first < 0 ? layer : first;
+    }
+    if (count)
+        mgpu_note(
+            "%d layer%s no bias in the graph ('%s'): exporters leave out biases that are all "
+            "zero, and if it has one in Keras, Keras refuses the file: give --like FILE then, "
+            "a Keras file of the same model",
+            count, count == 1 ? " has" : "s have", v->layer[first].path);
+}
+
 /* ---- The two layouts ------------------------------------------------------------------------- */
 
 static void list_legacy(struct mgpu_framework_arrays *a, const struct mgpu_keras_tree *t)
@@ -205,6 +254,10 @@ int mgpu_framework_keras(struct mgpu_framework_arrays *a, enum mgpu_target targe
     bool store = target == MGPU_TARGET_KERAS_STORE;
     bool keras = a->variables->model->producer == MGPU_PRODUCER_TENSORFLOW;
     MGPU_TRY(keras ? check_folded(a->variables) : 0);
+    if (keras)
+        tell_bare(a->variables);
+    MGPU_TRY(ask(check_constants(a->variables)));
+    MGPU_TRY(ask(check_places(a->variables)));
     MGPU_TRY(store ? check_store(t, by_order, state) : check_legacy(t, by_order));
     MGPU_TRY(keras ? ask(check_bias(a->variables)) : 0);
     if (keras) {

@@ -2,6 +2,7 @@
 
 #include "exporter/architecture.h"
 #include "exporter/framework_parts.h"
+#include "exporter/normalizations.h"
 #include "exporter/scopes.h"
 #include "runtime/base/names.h"
 #include "runtime/base/status.h"
@@ -118,6 +119,14 @@ static void tell_folded(const struct mgpu_variables *v)
                   v->family == MGPU_FAMILY_KERAS ? "model of Keras" : "state_dict");
 }
 
+static void tell_constants(const struct mgpu_variables *v)
+{
+    const char *layer = mgpu_normalizations_first(v);
+    if (layer)
+        mgpu_note("mean and variance of '%s' are constants of the graph and not in this file",
+                  layer);
+}
+
 static void list_plain(struct mgpu_framework_arrays *a)
 {
     const struct mgpu_variables *v = a->variables;
@@ -132,6 +141,7 @@ static void list_plain(struct mgpu_framework_arrays *a)
                   "of its products says which is which",
                   v->assumed);
     tell_folded(v);
+    tell_constants(v);
 }
 
 /* Where the graph says too little two variables get one name, which is given; else NULL. */
@@ -190,6 +200,15 @@ static void list_legacy_like(struct mgpu_framework_arrays *a)
     }
 }
 
+/* A tensor whose place among the others the architecture does not tell. */
+static const char *without_order(const struct mgpu_checkpoint *c)
+{
+    for (int i = 0; i < c->count; i++)
+        if (c->tensor[i].weight && !c->tensor[i].order)
+            return c->tensor[i].name;
+    return "";
+}
+
 static int check_like(const struct mgpu_checkpoint *c, enum mgpu_target target)
 {
     bool legacy = target == MGPU_TARGET_KERAS_H5;
@@ -197,6 +216,11 @@ static int check_like(const struct mgpu_checkpoint *c, enum mgpu_target target)
         return 0;
     if (legacy && is_store(c) && c->ordered)
         return 0;
+    if (legacy && c->kind == MGPU_CHECKPOINT_KERAS_ARCHIVE)
+        return mgpu_fail(MGPU_EINVALID,
+                         "%s does not say where '%s' stands among the weights: a file of the same "
+                         "layout (.h5) must be followed",
+                         c->path, without_order(c));
     return mgpu_fail(MGPU_EINVALID, "%s is %s: a file of the same layout must be followed%s",
                      c->path, mgpu_checkpoint_kind_name(c->kind), legacy ? ", or a .keras" : "");
 }

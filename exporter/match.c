@@ -8,6 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool is_store(const struct mgpu_checkpoint *c)
+{
+    return c->kind == MGPU_CHECKPOINT_KERAS_STORE || c->kind == MGPU_CHECKPOINT_KERAS_ARCHIVE;
+}
+
 /* ---- One pair -------------------------------------------------------------------------------- */
 
 void mgpu_match_pair(struct mgpu_match *m, int tensor, int variable)
@@ -147,12 +152,14 @@ static void name_layer(struct mgpu_match *m, struct mgpu_file_layer *l,
 static void list_layers(struct mgpu_layers *f, struct mgpu_match *m)
 {
     struct mgpu_names *known = mgpu_names_new(m->arena);
+    bool store = is_store(m->file);
     for (int i = 0; i < m->file->count; i++) {
         const struct mgpu_checkpoint_tensor *t = &m->file->tensor[i];
         if (!t->weight)
             continue;
-        const char *key = *t->layer ? mgpu_arena_format(m->arena, "/%s", t->layer)
-                                    : mgpu_arena_format(m->arena, "#%s", t->group);
+        bool by_layer = *t->layer && !store; /* a wrapper's own variables are in another group */
+        const char *key =
+            mgpu_arena_format(m->arena, by_layer ? "/%s" : "#%s", by_layer ? t->layer : t->group);
         int at = (int)(intptr_t)mgpu_names_get(known, key) - 1;
         if (at < 0) {
             f->layer = mgpu_grow(f->layer, (size_t)f->count, sizeof *f->layer);
@@ -228,12 +235,40 @@ static void pair_variables(struct mgpu_match *m, struct mgpu_file_layer *l, int 
     }
 }
 
+/* Number `k` of the layer's variables; -1: there are not so many. */
+static int variable_at(const struct mgpu_match *m, int layer, int k)
+{
+    for (int i = 0; i < m->model->count; i++)
+        if (m->model->variable[i].layer == layer && !mgpu_variable_is_later_part(m->model, i) &&
+            k-- == 0)
+            return i;
+    return -1;
+}
+
+/* A store may call a group as the attribute that holds the layer, and so does not tell its class;
+ * where the model does, the order of the variables is known. */
+static void pair_in_order(struct mgpu_match *m, struct mgpu_file_layer *l, int layer)
+{
+    const char *names[MGPU_KERAS_VARIABLES];
+    bool fine = is_store(m->file) &&
+                mgpu_keras_variables(names, m->model->layer[layer].class_name, l->tensors);
+    for (int k = 0; k < l->tensors && fine; k++) {
+        int t = l->tensor[k], i = variable_at(m, layer, k);
+        fine = i >= 0 && m->variable[t] < 0 && m->tensor[i] < 0 && fits(m, t, i) &&
+               !*m->file->tensor[t].leaf && m->file->tensor[t].index == k;
+    }
+    for (int k = 0; k < l->tensors && fine; k++)
+        mgpu_match_pair(m, l->tensor[k], variable_at(m, layer, k));
+}
+
 void mgpu_match_layer(struct mgpu_match *m, struct mgpu_file_layer *l, int layer)
 {
     l->of = layer;
     pair_variables(m, l, layer, true);
-    if (even(m, l, layer))
+    if (even(m, l, layer)) {
+        pair_in_order(m, l, layer);
         pair_variables(m, l, layer, false);
+    }
 }
 
 /* Whether the layer has as many variables, not counting a bias that may be the exporter's. */
@@ -305,6 +340,7 @@ static void start(struct mgpu_match *m, const struct mgpu_checkpoint *file,
     m->tensor = MGPU_NEW_ARRAY(m->arena, int, model->count + 1);
     m->whole = MGPU_NEW_ARRAY(m->arena, bool, model->count + 1);
     m->variable = MGPU_NEW_ARRAY(m->arena, int, file->count + 1);
+    m->constant = MGPU_NEW_ARRAY(m->arena, bool, file->count + 1);
     m->why = MGPU_NEW_ARRAY(m->arena, const char *, file->count + 1);
     for (int i = 0; i < model->count; i++)
         m->tensor[i] = -1;

@@ -39,6 +39,7 @@ struct mgpu_match {
     int *tensor;        /* by variable; -1: none */
     bool *whole;        /* by variable: that tensor is the whole initializer, as ONNX has it */
     int *variable;      /* by tensor; -1: none; of a copy (match_copies.c), as its original's */
+    bool *constant;     /* by tensor: the model has its numbers as a constant, or needs none */
     const char **why;   /* by tensor: layers that it could not choose from, or NULL */
     const char *rivals; /* two models that are in the file, of which none was taken; or NULL */
     const char *prefix; /* that names of the file had and were matched without: "model."; or NULL */

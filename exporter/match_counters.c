@@ -15,9 +15,7 @@ static bool is_automatic(const char *base)
                                          "group_query_attention",
                                          "attention",
                                          "additive_attention",
-                                         "normalization",
                                          "rms_normalization",
-                                         "spectral_normalization",
                                          "rnn",
                                          NULL};
     const char *names[MGPU_KERAS_VARIABLES];

@@ -174,7 +174,7 @@ static bool is_dropped_bias(const struct mgpu_match *m, const struct mgpu_layers
 /* Exporters drop biases of zero: nothing is lost with them. */
 static bool is_harmless(const struct mgpu_match *m, const struct mgpu_layers *f, int tensor)
 {
-    return mgpu_checkpoint_is_counter(&m->file->tensor[tensor]) ||
+    return mgpu_checkpoint_is_counter(&m->file->tensor[tensor]) || m->constant[tensor] ||
            (is_dropped_bias(m, f, tensor) && all_zero(m, tensor));
 }
 
@@ -324,6 +324,7 @@ int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,
             check_shape(m, i);
     int shapes = m->faults;
     mgpu_match_copies(m);
+    mgpu_match_constants(m, file);
     for (int i = 0; i < m->file->count; i++)
         m->matched += m->variable[i] >= 0;
     bool any = m->matched > 0, fine = any;

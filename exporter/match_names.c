@@ -43,12 +43,30 @@ static const char *without_last(const struct naming *n, const char *path)
     return mgpu_arena_format(n->m->arena, "%.*s", slash ? (int)(slash - path) : 0, path);
 }
 
+/* Whether one of its parts is all that the path has more: Keras's TimeDistributed may wrap a model,
+ * whose name the graph does not have. */
+static bool has_one_more(const struct naming *n, const char *path, const char *model_path)
+{
+    for (const char *part = path; *part;) {
+        size_t size = strcspn(part, "/"), before = (size_t)(part - path);
+        const char *rest = part + size;
+        const char *shorter = mgpu_arena_format(
+            n->m->arena, "%.*s%s", (int)(before - (before && !*rest)), path, rest + (*rest == '/'));
+        if (is_end_of(shorter, model_path))
+            return true;
+        part = rest + (*rest == '/');
+    }
+    return false;
+}
+
 static bool is_called(const struct naming *n, const char *path, const char *model_path)
 {
     if (!*path || !*model_path)
         return !*path && !*model_path;
     if (n->tier == 2)
         model_path = without_last(n, model_path);
+    if (n->tier == 3 && n->m->file->kind < MGPU_CHECKPOINT_SAFETENSORS)
+        return has_one_more(n, path, model_path);
     if (n->tier == 3)
         path = without_last(n, path);
     if (n->tier > 0)
@@ -62,15 +80,22 @@ static bool has_root(const struct naming *n, const char *path)
     return !strncmp(path, n->root, n->root_size);
 }
 
+static bool is_at(const struct naming *n, const struct mgpu_file_layer *l, const char *path,
+                  enum mgpu_direction direction)
+{
+    const char *theirs = direction ? l->outer : l->path;
+    if (direction && (direction != l->direction || !theirs))
+        return false;
+    return is_called(n, spelled(n, theirs), path) ||
+           (n->root_size && is_called(n, theirs + n->root_size, path)) ||
+           (!direction && l->inner && is_called(n, spelled(n, l->inner), path));
+}
+
 static bool same_layer(const struct naming *n, const struct mgpu_file_layer *l,
                        const struct mgpu_variable_layer *s)
 {
-    const char *path = s->direction ? l->outer : l->path;
-    if (s->direction && (s->direction != l->direction || !path))
-        return false;
-    return is_called(n, spelled(n, path), s->path) ||
-           (n->root_size && is_called(n, path + n->root_size, s->path)) ||
-           (!s->direction && l->inner && is_called(n, spelled(n, l->inner), s->path));
+    return is_at(n, l, s->path, s->direction) ||
+           (s->elsewhere && is_at(n, l, s->elsewhere, s->direction));
 }
 
 /* The one layer of the model that the names allow; -1: none; -2: several. */
@@ -297,9 +322,11 @@ static void settle_root(struct naming *n)
 /* Each layer of the one is a layer of the other, and has its shapes. */
 static bool is_whole(const struct naming *n, int named)
 {
-    bool whole = named == n->file->count && named == n->m->model->layers;
-    for (int i = 0; i < n->file->count && whole; i++)
-        whole = mgpu_match_fits_layer(n->m, &n->file->layer[i], n->file->layer[i].of);
+    bool whole = named == n->m->model->layers;
+    for (int i = 0; i < n->file->count && whole; i++) {
+        const struct mgpu_file_layer *l = &n->file->layer[i];
+        whole = l->of < 0 ? mgpu_match_is_beside(n->m, l) : mgpu_match_fits_layer(n->m, l, l->of);
+    }
     return whole;
 }
 

@@ -49,6 +49,12 @@ int mgpu_match_rules(struct mgpu_match *m, const char *path);
 /* match_copies.c: tensors without a place that are copies of one that has it get its variable. */
 void mgpu_match_copies(struct mgpu_match *m);
 
+/* match_constants.c: tensors that are constants in the graph, and whether it has the same numbers.
+ */
+void mgpu_match_constants(struct mgpu_match *m, const struct mgpu_layers *file);
+/* Whether it is no layer in the graph: all that it has is such a constant or of no use there. */
+bool mgpu_match_is_beside(const struct mgpu_match *m, const struct mgpu_file_layer *l);
+
 /* match_judge.c: counts, faults, and whether they are allowed. */
 int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,
                      const struct mgpu_match_options *options);

@@ -243,7 +243,7 @@ static void order_layers(struct search *s)
     int layer = 0;
     for (int i = 0; i < s->file->count; i++) {
         struct mgpu_file_layer *l = &s->file->layer[i];
-        if (l->of >= 0)
+        if (l->of >= 0 || mgpu_match_is_beside(s->m, l))
             continue;
         if (is_heap(s->m, l)) {
             order_variables(s, l);

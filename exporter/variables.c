@@ -190,8 +190,16 @@ static bool is_lost(const struct builder *b, const struct mgpu_holder *h)
            (b->split_of[h->initializer] || strcmp(node->input[h->use[0].input], own));
 }
 
+static const char *last_part(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 /* By the initializer's name, unless several layers share the initializer; else by the node's, but
- * for PyTorch's modules whose weights another one around them uses itself. */
+ * for PyTorch's modules whose weights another one around them uses itself. Of a layer in a model
+ * that TensorFlow runs at several places the weights keep names of different ones: the first tells.
+ */
 static struct mgpu_scope scope_of(const struct builder *b, struct mgpu_variable_reader *r,
                                   const struct mgpu_holder *h)
 {
@@ -216,9 +224,51 @@ static struct mgpu_scope scope_of(const struct builder *b, struct mgpu_variable_
         s.path = copy;
     else if (r->shared || (!*s.path && !(b->pytorch && *s.op)))
         s.path = around;
+    else if (b->tensorflow && h->uses > 1 && !strcmp(last_part(s.path), last_part(around)))
+        s.path = around;
     if (!*s.path && r->owner && b->tensorflow)
         s.path = mgpu_scope_tensorflow(b->v->arena, r->owner->name, b->renumbered).path;
     return s;
+}
+
+/* Whether the parts are called the same. tf.keras counts the calls of a model inside on. */
+static bool same_place(const struct builder *b, const char *path, const char *other)
+{
+    while (*path && *other) {
+        int number, n = (int)strcspn(path, "/"), m = (int)strcspn(other, "/");
+        const char *x = mgpu_arena_format(b->v->arena, "%.*s", n, path);
+        const char *y = mgpu_arena_format(b->v->arena, "%.*s", m, other);
+        size_t k = b->renumbered ? (size_t)n : mgpu_keras_numbered(x, &number);
+        size_t l = b->renumbered ? (size_t)m : mgpu_keras_numbered(y, &number);
+        if (k != l || strncmp(x, y, k))
+            return false;
+        path += n + (path[n] == '/');
+        other += m + (other[m] == '/');
+    }
+    return !*path && !*other;
+}
+
+static const char *place_of(const struct builder *b, struct mgpu_use use,
+                            const struct mgpu_array *a)
+{
+    struct mgpu_variable_reader r = {.moved = false};
+    r.node = b->v->model->all[mgpu_variable_first_use(b->v, use, &r.moved).node];
+    bool recurrent = !strcmp(r.node->type, "LSTM") || !strcmp(r.node->type, "GRU") ||
+                     !strcmp(r.node->type, "RNN");
+    return recurrent ? recurrent_path(b, &r, a->rank ? (int)a->dims[0] : 1) : path_of_reader(b, &r);
+}
+
+/* Where else the graph has the layer: in a model inside that it runs at several places. */
+static const char *other_place(const struct builder *b, const struct mgpu_holder *h,
+                               const char *path)
+{
+    const struct mgpu_array *a = &b->v->model->initializer[h->initializer].array;
+    for (int i = 1; i < h->uses && b->tensorflow; i++) {
+        const char *other = place_of(b, h->use[i], a);
+        if (!strcmp(last_part(other), last_part(path)) && !same_place(b, path, other))
+            return other;
+    }
+    return NULL;
 }
 
 static const char *owner_key(const struct builder *b, const struct mgpu_variable_reader *r)
@@ -363,6 +413,10 @@ static void add_holder(struct builder *b, int weight, int holder)
         add_recurrent(b, &x, &r, a);
     else
         add_plain(b, &x, &r, a, scope);
+    if (!b->v->count)
+        return;
+    struct mgpu_variable_layer *l = &b->v->layer[b->v->variable[b->v->count - 1].layer];
+    l->elsewhere = l->elsewhere ? l->elsewhere : other_place(b, h, l->path);
 }
 
 /* ---- Order ----------------------------------------------------------------------------------- */
@@ -476,12 +530,22 @@ static void join_separable(struct mgpu_variables *v)
     }
 }
 
-/* An embedding whose table is a dense layer's kernel, too. */
+/* An embedding with a kernel: that is its table, turned, or, in Keras, a second one. */
 static void name_reversible(struct mgpu_variables *v)
 {
-    for (int i = 0; i < v->count; i++)
-        if (v->variable[i].role == MGPU_VAR_KERNEL && mgpu_variable_is_later_part(v, i))
-            v->layer[v->variable[i].layer].class_name = "reversible_embedding";
+    for (int i = 0; i + 1 < v->count; i++) {
+        struct mgpu_variable *kernel = &v->variable[i], *table = &v->variable[i + 1];
+        if (kernel->layer != table->layer || kernel->role != MGPU_VAR_KERNEL ||
+            table->role != MGPU_VAR_EMBEDDINGS)
+            continue;
+        v->layer[kernel->layer].class_name = "reversible_embedding";
+        if (kernel->weight == table->weight)
+            continue;
+        struct mgpu_variable second = *kernel;
+        second.leaf = "reverse_embeddings";
+        *kernel = *table;
+        *table = second;
+    }
 }
 
 void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_model *model,

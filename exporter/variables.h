@@ -49,7 +49,9 @@ struct mgpu_variable_layer {
     bool guessed;     /* the path comes from what stands around, not from the layer's own names */
     const char *class_name; /* in snake case; "" unknown */
     enum mgpu_direction direction;
-    int node; /* that reads the first of its weights, by place in the graph */
+    int node;              /* that reads the first of its weights, by place in the graph */
+    const char *elsewhere; /* Keras: its path at another place, where the model has it twice: in a
+                            * model inside; NULL: it has it once */
 };
 
 struct mgpu_variables {

@@ -1,5 +1,6 @@
 /* What a use takes a tensor for: by the operator and input that it reaches, and where that does
  * not tell, by what stands around it. */
+#include "importer/normalization.h"
 #include "importer/weight_parts.h"
 
 #include <math.h>
@@ -270,6 +271,19 @@ static bool normalises_input(struct walk *w, const struct mgpu_onnx_node *node, 
            (is_type(node, "Sub") || is_type(node, "Div")) && straight_from_input(w, node->input[0]);
 }
 
+/* Keras's Normalization, which may stand anywhere. */
+static bool normalises(struct walk *w, const struct mgpu_onnx_node *node, int input)
+{
+    const struct mgpu_onnx_model *model = w->in->model;
+    if (input != 1 || w->in->facts[w->initializer].named)
+        return false;
+    const struct mgpu_weight_flow_value *before =
+        *node->input[0] ? mgpu_weight_flow_get(w->in->flow, node->input[0]) : NULL;
+    return mgpu_normalization(model, w->in->flow, node) ||
+           (before && before->node >= 0 &&
+            mgpu_normalization(model, w->in->flow, model->all[before->node]) == node);
+}
+
 /* ---- One element ---------------------------------------------------------------------------- */
 
 /* Whether a view of `name` is read by one of the types (at `input`; -1: any). */
@@ -370,6 +384,8 @@ static void found_joined(struct walk *w, const struct mgpu_onnx_node *node, int 
         found(w, MGPU_ROLE_CONSTANT, "frequencies of positions");
     else if (normalises_input(w, node, input))
         found(w, MGPU_ROLE_CONSTANT, "mean or scale of the input");
+    else if (normalises(w, node, input))
+        found(w, MGPU_ROLE_CONSTANT, "mean or scale of a Normalization");
     else
         found(w, MGPU_ROLE_TRAINED, NULL);
 }

@@ -1,6 +1,7 @@
 /* mgpu-convert: from any kind of weights file to any other. */
 #include "exporter/framework_names.h"
 #include "exporter/match.h"
+#include "exporter/normalizations.h"
 #include "exporter/scopes.h"
 #include "runtime/base/file_name.h"
 #include "runtime/base/option_text.h"
@@ -43,11 +44,14 @@ static int identify(struct mgpu_weights **out, struct mgpu_onnx_model *model)
     return rc;
 }
 
-static int open_model(struct model *m, const char *path)
+/* `keras`: a file that may have constants that the export left out; NULL: none. */
+static int open_model(struct model *m, const char *path, const char *keras)
 {
     memset(m, 0, sizeof *m);
     MGPU_TRY(mgpu_onnx_read(&m->file, path));
     MGPU_TRY(mgpu_onnx_model_new(&m->model, m->file));
+    if (keras)
+        MGPU_TRY(mgpu_normalizations_fill(m->file, &m->model, keras));
     MGPU_TRY(mgpu_prefix(identify(&m->weights, m->model), "%s", path));
     m->source = (struct mgpu_model_source){.model = m->model,
                                            .weights = m->weights,
@@ -178,7 +182,7 @@ static int verify(struct model *m, const char *model, const char *out, enum mgpu
     struct mgpu_weights_result r = {0};
     struct mgpu_model_state state = {0}, *slots = m->source.state && named ? &state : NULL;
     const struct mgpu_match_options match = {.allow_nonfinite = true, .by_order = o->by_order};
-    int rc = open_model(&again, model);
+    int rc = open_model(&again, model, out);
     if (rc == 0)
         rc = mgpu_weights_from_file(&again.weights, again.model, out, !o->keep_wrapper, &match, &r,
                                     slots);
@@ -225,7 +229,7 @@ static int through_model(const char *in, const char *out, enum mgpu_target targe
     struct model m;
     struct mgpu_model_state state = {0}, *given = o->optimizer_state ? &state : NULL;
     const struct mgpu_match_options match = match_options(o);
-    int rc = open_model(&m, o->model ? o->model : in);
+    int rc = open_model(&m, o->model ? o->model : in, o->model ? in : o->like);
     if (rc == 0 && o->model)
         rc = mgpu_weights_from_file(&m.weights, m.model, in, !o->keep_wrapper, &match, r, given);
     else if (rc == 0)
@@ -254,7 +258,7 @@ int mgpu_file_arrays_of_model(struct mgpu_named_array **out, int *count, const c
     match.partial = match.skip_mismatch = match.allow_nonfinite = true;
     *out = NULL;
     *count = 0;
-    int rc = open_model(&m, o->model);
+    int rc = open_model(&m, o->model, path);
     if (rc == 0 && strcmp(path, o->model))
         rc = mgpu_weights_from_file(&m.weights, m.model, path, !o->keep_wrapper, &match, r, NULL);
     if (rc == 0)

@@ -1,4 +1,5 @@
 /* What a person said, turned into what the parts understand. */
+#include "exporter/normalizations.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/cuda.h"
@@ -451,6 +452,12 @@ static int check_rows(const struct mgpu_trainer *t, const struct mgpu_value *v, 
     if (rows)
         return mgpu_fail(MGPU_EUSAGE, "--rows %s=%lld: a step takes %s of it", v->name,
                          (long long)rows, text);
+    if (mgpu_normalizations_is_mean(t->model, v->name))
+        return mgpu_fail(MGPU_EINVALID,
+                         "'%s' is no data but the mean of a Normalization layer, which the export "
+                         "left out: mgpu-convert FILE NEW.onnx --model %s makes a model that has "
+                         "it, of a Keras file of the same model",
+                         v->name, t->path);
     return mgpu_fail(MGPU_EUSAGE,
                      "'%s' is %s for %lld samples: axis %d does not count them; give --batch-axis "
                      "%s=AXIS, or --rows %s=R when a step takes R rows",

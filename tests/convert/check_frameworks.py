@@ -39,26 +39,53 @@ def sets(path, group):
         return {text(f[group][k].attrs["name"]): f[group][k][()] for k in f[group]}
 
 
-def trained(build, folder, temp):
-    """A few steps on the model's own outputs, moved: all weights change."""
+def training_data(folder, temp):
+    """The model's own outputs, moved: all weights change."""
     import h5py
     data = os.path.join(temp, "data.h5")
     inputs, forward = sets(os.path.join(folder, "forward.h5"), "inputs"), sets(os.path.join(folder, "forward.h5"), "forward")
+    label = list(forward.values())[0] + 0.5
     with h5py.File(data, "w") as f:
         for k, v in inputs.items():
             f[k] = v
-        f["label"] = list(forward.values())[0] + 0.5
+        f["label"] = label
+    return data, inputs, label
+
+
+def trained(build, folder, temp):
+    """A few steps; Keras files to be followed only where they are asked for, which is said."""
+    data, inputs, _ = training_data(folder, temp)
     out = {e: os.path.join(temp, "trained" + e) for e in (".onnx", ".h5", ".weights.h5", ".safetensors")}
-    like = os.path.join(folder, "keras3.weights.h5")
+    like = [a for f in ("keras3.weights.h5", "tfkeras2.15.legacy.h5") for a in ("--like", os.path.join(folder, f))]
     args = ["--data", data, "--loss", "mse", "--batch", "4", "--epochs", "2", "--optimizer", "adam,lr=0.01", "--quiet"]
-    for e in (".onnx", ".safetensors", ".weights.h5"):
-        args += ["--save", out[e]]
-    if os.path.basename(folder) == "nested":
-        args += ["--like", like]
-    run(build, "mgpu-train", os.path.join(folder, "model.onnx"), *args)
-    run(build, "mgpu-convert", out[".onnx"], out[".h5"], *(
-        ["--like", os.path.join(folder, "tfkeras2.15.legacy.h5")] if os.path.basename(folder) == "nested" else []))
-    return out, inputs
+    for path in out.values():
+        args += ["--save", path]
+    command = [os.path.join(build, "mgpu-train"), os.path.join(folder, "model.onnx"), *args]
+    r, how = subprocess.run(command, capture_output=True, text=True), ""
+    if r.returncode:
+        assert "give --like FILE" in r.stderr, r.stderr
+        how = ", like (asked for)"
+        run(build, "mgpu-train", *command[1:], *like)
+    return out, inputs, how
+
+
+def went_on(build, folder, temp):
+    """Two epochs of ours, a third one of ours, and a third one of Keras with the optimizer's state."""
+    import keras
+    data, inputs, label = training_data(folder, temp)
+    model, at = os.path.join(folder, "model.onnx"), lambda name: os.path.join(temp, name)
+    args = [model, "--data", data, "--loss", "mse", "--batch", "4", "--no-shuffle", "--optimizer", "adam,lr=0.01,style=keras3", "--quiet"]
+    run(build, "mgpu-train", *args, "--epochs", "2", "--checkpoint", at("run.h5"))
+    run(build, "mgpu-train", *args, "--epochs", "3", "--resume", at("run.h5"), "--save", at("third.onnx"))
+    run(build, "mgpu-convert", at("run.h5"), at("state.weights.h5"), "--model", model, "--optimizer-state")
+    theirs = blank(keras.models.load_model(os.path.join(folder, "keras3.keras"), compile=False))
+    theirs.compile(keras.optimizers.Adam(0.01), "mse")
+    theirs.optimizer.build(theirs.trainable_variables)
+    theirs.load_weights(at("state.weights.h5"))
+    assert int(theirs.optimizer.iterations.numpy()) > 0
+    theirs.fit(order(theirs, inputs), label, batch_size=4, shuffle=False, verbose=0)
+    report("%s: state.weights.h5, a third epoch" % os.path.basename(folder), "Keras %s load_weights, fit" % keras.__version__,
+           [theirs.predict(order(theirs, inputs), verbose=0)], reference(at("third.onnx"), inputs))
 
 
 def order(model, inputs):
@@ -76,23 +103,24 @@ def keras3(build, checkpoints, temp):
     import keras
     for name in ("plain", "separable", "transposed", "bilstm", "gru_after", "shared", "nested"):
         folder = os.path.join(checkpoints, name)
-        out, inputs = trained(build, folder, temp)
+        out, inputs, how = trained(build, folder, temp)
         want = reference(out[".onnx"], inputs)
         for e in (".weights.h5", ".h5"):
             model = blank(keras.models.load_model(os.path.join(folder, "keras3.keras"), compile=False))
             model.load_weights(out[e])
-            report("%s: trained%s" % (name, e), "Keras %s load_weights" % keras.__version__, [model.predict(order(model, inputs), verbose=0)], want)
+            report("%s: trained%s%s" % (name, e, how), "Keras %s load_weights" % keras.__version__, [model.predict(order(model, inputs), verbose=0)], want)
+    went_on(build, os.path.join(checkpoints, "plain"), temp)
 
 
 def tf_keras(build, checkpoints, temp):
     import tf_keras as k
     for name in ("plain", "separable", "bilstm", "gru_after", "shared", "nested"):
         folder = os.path.join(checkpoints, name)
-        out, inputs = trained(build, folder, temp)
+        out, inputs, how = trained(build, folder, temp)
         want = reference(out[".onnx"], inputs)
         model = blank(k.models.load_model(os.path.join(folder, "tfkeras2.15.model.h5"), compile=False))
         model.load_weights(out[".h5"])
-        report("%s: trained.h5" % name, "tf_keras %s load_weights" % k.__version__, [model.predict(order(model, inputs), verbose=0)], want)
+        report("%s: trained.h5%s" % (name, how), "tf_keras %s load_weights" % k.__version__, [model.predict(order(model, inputs), verbose=0)], want)
 
 
 def models_inside(k):
@@ -229,7 +257,7 @@ def torch(build, cases, temp):
 
 def h5py(build, checkpoints, temp):
     import h5py as h
-    out, _ = trained(build, os.path.join(checkpoints, "plain"), temp)
+    out, _, _ = trained(build, os.path.join(checkpoints, "plain"), temp)
     npz = os.path.join(temp, "trained.npz")
     run(build, "mgpu-convert", out[".onnx"], npz)
     arrays = np.load(npz)

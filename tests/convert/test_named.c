@@ -18,7 +18,7 @@ static void listen(void *context, const char *text)
     snprintf(told, sizeof told, "%s", text);
 }
 
-/* Weights are compared in the exporter's order, which counts some of their names on. */
+/* Weights of two files of one layout are compared in their order. */
 static int next_weight(const struct mgpu_checkpoint *c, int from)
 {
     while (from < c->count && (!c->tensor[from].rank || !mgpu_is_float(c->tensor[from].type)))
@@ -60,7 +60,8 @@ static void check_same(const char *got, const char *want, const char *file)
 static void check_file(const char *name, const char *file)
 {
     char model[256], want[256], in[256];
-    const char *out = tiny_path("out.onnx");
+    const char *out = tiny_path("out.onnx"), *got = tiny_path("got.npz"),
+               *wanted = tiny_path("wanted.npz");
     bool second = !strncmp(file, "second", 6);
     struct mgpu_convert_options o = {.model = model};
     snprintf(model, sizeof model, FOLDER "%s/model.onnx", name);
@@ -71,23 +72,52 @@ static void check_file(const char *name, const char *file)
     o.by_order = second;
     CHECK_OK(weights_convert(line, in, out, &o));
     CHECK_(!second || strstr(line, "counted on: '"), "%s", line);
-    check_same(out, want, in);
+    const struct mgpu_convert_options none = {0};
+    CHECK_OK(weights_convert(line, out, got, &none));
+    CHECK_OK(weights_convert(line, want, wanted, &none));
+    CHECK_(weights_differ(got, wanted, 0) == 0 && weights_differ(wanted, got, 0) == 0, "%s", in);
 }
 
 static void test_files(void)
 {
-    static const char *const all[] = {"towers", "transposed", "cells",   "mixed",
-                                      "masked", "no_bias",    "two_ways"};
+    static const char *const all[] = {"towers", "transposed", "cells",   "separable",
+                                      "mixed",  "masked",     "no_bias", "reversible",
+                                      "depths", "spectral",   "two_ways"};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         check_file(all[i], "first.h5");
         check_file(all[i], "first.weights.h5");
-        if (i < 3) {
+        if (i < 4) {
             check_file(all[i], "second.h5");
             check_file(all[i], "second.weights.h5");
         }
     }
     check_file("attention", "first.h5");
     check_file("conv_lstm", "first.h5");
+}
+
+/* What is written, with a file to follow or without (of ONNX's), is what Keras wrote. */
+static void check_written(const char *name, const char *file, const char *like)
+{
+    char want[256], model[256], followed[256];
+    const char *out = tiny_path(file);
+    struct mgpu_convert_options o = {.like = like ? followed : NULL};
+    snprintf(model, sizeof model, FOLDER "%s/want.onnx", name);
+    snprintf(want, sizeof want, FOLDER "%s/%s", name, file);
+    snprintf(followed, sizeof followed, FOLDER "%s/%s", name, like ? like : "");
+    CHECK_OK(weights_convert(line, model, out, &o));
+    check_same(out, want, want);
+}
+
+static void test_written(void)
+{
+    static const char *const files[] = {"first.h5", "first.weights.h5"};
+    for (int i = 0; i < 2; i++) {
+        check_written("separable", files[i], NULL);
+        check_written("reversible", files[i], NULL);
+        check_written("depths", files[i], files[i]);
+        check_written("spectral", files[i], files[i]);
+    }
+    check_written("cells", "first.h5", "first.keras");
 }
 
 /* ---- What is asked for ----------------------------------------------------------------------- */
@@ -105,6 +135,11 @@ static void test_asked(void)
                 "does not tell whether 'sequential/lstm' has a bias");
     CHECK_OK(weights_convert(line, FOLDER "no_bias/want.onnx", h5, &like));
     CHECK(weights_differ(h5, like.like, 0) == 0);
+    CHECK_FAILS(weights_convert(line, FOLDER "depths/model.onnx", h5, &order), "stands at several");
+    CHECK_FAILS(weights_convert(line, FOLDER "depths/model.onnx", store, &o), "stands at several");
+    like.like = FOLDER "spectral/first.keras";
+    CHECK_FAILS(weights_convert(line, FOLDER "spectral/model.onnx", h5, &like),
+                "does not say where '/layers/spectral_normalization/vars/0' stands");
     make_onnx_file(
         tiny_path("each.onnx"),
         "producer tf2onnx\ninput x float N 2 2\n"
@@ -197,11 +232,90 @@ static void test_transposed(void)
         weights_hold(again, "conv1d_transpose/kernel:0", "[1,2,2]", (const double[]){1, 2, 3, 4}));
 }
 
+/* ---- Normalization --------------------------------------------------------------------------- */
+
+#define NORM "tests/convert/files/named/normalization/"
+#define MEAN "sequential_1/normalization_1/Sub/y:0"
+
+/* tf2onnx makes an input of the mean, and a constant of the variance. */
+static void test_normalization(void)
+{
+    const char *out = tiny_path("norm.onnx"), *h5 = tiny_path("norm.h5"),
+               *again = tiny_path("again.onnx");
+    const struct mgpu_convert_options none = {0}, into = {.model = NORM "model.onnx"},
+                                      like = {.like = NORM "first.h5"},
+                                      into_new = {.model = tiny_path("norm.onnx"), .verify = true};
+    CHECK_FAILS(weights_convert(line, NORM "model.onnx", h5, &none),
+                "'sequential/normalization' are constants of the graph");
+    CHECK_OK(weights_convert(line, NORM "first.weights.h5", out, &into));
+    CHECK_(strstr(line, "7 of 7 tensors"), "%s", line);
+    CHECK_(strstr(told, "the mean of 1 Normalization layer out"), "%s", told);
+    CHECK(weights_hold(out, MEAN, "[1,3]", (const double[]){1.5, 4, 7}));
+    CHECK_OK(weights_convert(line, NORM "first.h5", again, &into_new));
+    CHECK(weights_differ(again, out, 0) == 0);
+    CHECK_OK(weights_convert(line, out, h5, &like));
+    CHECK(weights_differ(h5, NORM "first.h5", 0) == 0);
+}
+
+/* Neither is trained; a file with others is another model's. */
+static void test_constants(void)
+{
+    static const char *const layers[] = {"normalization", "dense", NULL};
+    static const struct weights_entry entries[] = {
+        {"normalization", "normalization/mean:0", 1, {2}, 1},
+        {"normalization", "normalization/variance:0", 1, {2}, 4},
+        {"dense", "dense/kernel:0", 2, {2, 2}, 5}};
+    const char *model = tiny_path("constants.onnx"), *file = tiny_path("constants.h5");
+    const struct mgpu_convert_options o = {.model = model};
+    static const char *const text =
+        "producer tf2onnx\ninput x float N 2\n"
+        "init s_1/normalization_1/Sub/y:0 float 1 2 = 1 2\n"
+        "init ConstantFolding/s_1/normalization_1/truediv_recip:0 float 1 2 = .5 %s\n"
+        "init s_1/dense_1/Cast/ReadVariableOp:0 float 2 2 = normal 1\n"
+        "h = Relu(x)\n"
+        "d = Sub(h, s_1/normalization_1/Sub/y:0) name=\"s_1/normalization_1/Sub\"\n"
+        "n = Mul(d, ConstantFolding/s_1/normalization_1/truediv_recip:0) "
+        "name=\"s_1/normalization_1/truediv\"\n"
+        "y = MatMul(n, s_1/dense_1/Cast/ReadVariableOp:0)\noutput y float N 2\n";
+    char made[1024];
+    struct mgpu_checkpoint *c;
+    snprintf(made, sizeof made, text, ".4472136");
+    make_onnx_file(model, made);
+    CHECK_OK(mgpu_checkpoint_open(&c, model, false));
+    CHECK_(c->weights == 1, "%d", c->weights);
+    mgpu_checkpoint_close(c);
+    weights_legacy(file, layers, entries, 3);
+    CHECK_OK(weights_convert(line, file, tiny_path("constants.out.onnx"), &o));
+    CHECK_(!strcmp(line, "3 of 3 tensors\n"), "%s", line);
+    snprintf(made, sizeof made, text, ".4473");
+    make_onnx_file(model, made);
+    CHECK_FAILS(weights_convert(line, file, tiny_path("constants.out.onnx"), &o),
+                "'normalization/variance:0' [2] is not what the model has");
+}
+
+/* Nobody has data for the mean. */
+static void test_lost_mean(void)
+{
+    struct mgpu_options o = MGPU_OPTIONS;
+    struct mgpu_trainer *t;
+    o.data = tiny_list(tiny_noise("keras_tensor", 1, 2, (int64_t[]){6, 3}),
+                       tiny_noise("label", 2, 2, (int64_t[]){6, 2}), NULL);
+    o.loss = tiny_list("mse", NULL);
+    o.batch = 3;
+    CHECK_FAILS(mgpu_trainer_new(&t, NORM "model.onnx", &o),
+                "'" MEAN "' is no data but the mean of a Normalization layer");
+    mgpu_trainer_free(t);
+}
+
 int main(void)
 {
     tiny_begin();
     mgpu_set_note(listen, NULL);
     test_files();
+    test_written();
+    test_normalization();
+    test_constants();
+    test_lost_mean();
     test_asked();
     test_towers();
     test_own();

@@ -1,0 +1,133 @@
+/* Mean and variance of Keras's Normalization, and how many samples they are of: the graph has the
+ * first two as constants, in its own form, and has to have the same. */
+#include "exporter/match_parts.h"
+#include "exporter/normalizations.h"
+#include "importer/normalization.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- The layer of the graph ------------------------------------------------------------------ */
+
+struct place {
+    const char *path;
+    const struct mgpu_onnx_node *begin, *end; /* takes the mean off; divides. NULL: not there */
+};
+
+static bool is_end_of(const char *end, const char *path)
+{
+    size_t n = strlen(end), m = strlen(path);
+    return n && n <= m && !strcmp(path + m - n, end) && (n == m || path[m - n - 1] == '/');
+}
+
+/* The one that is called as the file's layer, or, where that is the only one, the only one. */
+static struct place find_place(const struct mgpu_match *m, const char *layer, bool only)
+{
+    const struct mgpu_variables *v = m->model;
+    struct place found = {NULL, NULL, NULL};
+    int count = 0;
+    for (int i = 0; i < v->model->node_total; i++) {
+        const struct mgpu_onnx_node *node = v->model->all[i];
+        const struct mgpu_onnx_node *end = mgpu_normalization(v->model, v->flow, node);
+        if (!end)
+            continue;
+        const char *path = mgpu_normalization_path(m->arena, node, v->renumbered);
+        found = (struct place){path, node, end};
+        count++;
+        if (is_end_of(layer, path))
+            return found;
+    }
+    return count == 1 && only ? found : (struct place){NULL, NULL, NULL};
+}
+
+/* ---- The numbers ----------------------------------------------------------------------------- */
+
+static double scale_of(double variance)
+{
+    return fmax(sqrt(variance), 1e-7); /* keras.backend.epsilon() */
+}
+
+/* Whether the initializer is the mean, or what `end` scales by. */
+static bool agrees(const struct mgpu_match *m, int tensor, const char *name,
+                   const struct mgpu_onnx_node *end)
+{
+    int initializer = mgpu_onnx_find_initializer(m->model->model, name);
+    const struct mgpu_array *own =
+        initializer < 0 ? NULL : &m->model->model->initializer[initializer].array;
+    struct mgpu_array a;
+    if (!own || !own->data || mgpu_checkpoint_load(m->file, tensor, &a) < 0)
+        return false;
+    bool same = mgpu_array_count(&a) == mgpu_array_count(own);
+    for (int64_t i = 0; same && i < mgpu_array_count(own); i++) {
+        double theirs = mgpu_get_double(a.data, a.type, i);
+        double ours = mgpu_get_double(own->data, own->type, i);
+        double want = !end                        ? theirs
+                      : !strcmp(end->type, "Mul") ? 1 / scale_of(theirs)
+                                                  : scale_of(theirs);
+        same = fabs(ours - want) <= 1e-5 * fabs(want);
+    }
+    mgpu_array_free(&a);
+    return same;
+}
+
+static void judge(struct mgpu_match *m, int tensor, struct place place)
+{
+    const char *leaf = m->file->tensor[tensor].leaf;
+    bool mean = !strcmp(leaf, "mean"), variance = !strcmp(leaf, "variance");
+    const struct mgpu_onnx_node *node = mean ? place.begin : variance ? place.end : NULL;
+    if (!mean && !variance) {
+        m->constant[tensor] = !strcmp(leaf, "count");
+        return;
+    }
+    m->constant[tensor] = node && agrees(m, tensor, node->input[1], variance ? node : NULL);
+    if (m->constant[tensor])
+        return;
+    bool input = mean && mgpu_onnx_find_input(m->model->model, node->input[1]) >= 0;
+    m->why[tensor] =
+        input
+            ? mgpu_arena_format(m->arena,
+                                "has no place: the export made an input of it, '%s' (mgpu-convert "
+                                "FILE NEW.onnx --model MODEL.onnx makes a model that holds it)",
+                                node->input[1])
+            : mgpu_arena_format(m->arena,
+                                "is not what the model has: it is a constant of "
+                                "'%s' there, so that the model has to be exported "
+                                "again",
+                                place.path);
+}
+
+/* ---- All of them ----------------------------------------------------------------------------- */
+
+static bool has_leaf(const struct mgpu_match *m, const struct mgpu_file_layer *l, const char *leaf)
+{
+    for (int k = 0; k < l->tensors; k++)
+        if (!strcmp(m->file->tensor[l->tensor[k]].leaf, leaf))
+            return true;
+    return false;
+}
+
+static bool is_normalization(const struct mgpu_match *m, const struct mgpu_file_layer *l)
+{
+    return l->of < 0 && has_leaf(m, l, "mean") && has_leaf(m, l, "variance");
+}
+
+bool mgpu_match_is_beside(const struct mgpu_match *m, const struct mgpu_file_layer *l)
+{
+    return is_normalization(m, l) || has_leaf(m, l, "vector_u");
+}
+
+void mgpu_match_constants(struct mgpu_match *m, const struct mgpu_layers *f)
+{
+    int count = 0;
+    for (int i = 0; i < f->count; i++)
+        count += is_normalization(m, &f->layer[i]);
+    for (int i = 0; i < f->count && count; i++) {
+        const struct mgpu_file_layer *l = &f->layer[i];
+        struct place place = {NULL, NULL, NULL};
+        if (is_normalization(m, l))
+            place = find_place(m, l->path, count == 1);
+        for (int k = 0; k < l->tensors && place.begin; k++)
+            if (m->variable[l->tensor[k]] == -1)
+                judge(m, l->tensor[k], place);
+    }
+}

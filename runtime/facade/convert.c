@@ -1,7 +1,6 @@
 /* mgpu-convert: from any kind of weights file to any other. */
 #include "exporter/framework_names.h"
 #include "exporter/match.h"
-#include "exporter/scopes.h"
 #include "runtime/base/file_name.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
@@ -22,33 +21,12 @@ struct model {
     struct mgpu_model_source source;
 };
 
-/* A file has scalars that were learned, too; in a graph these are constants but for their names. */
-static int identify(struct mgpu_weights **out, struct mgpu_onnx_model *model)
-{
-    const char **train = mgpu_xcalloc((size_t)model->initializers + 1, sizeof *train);
-    struct mgpu_weights_options options = {.train = train};
-    train[options.train_count++] = "*";
-    for (int i = 0; i < model->initializers; i++) {
-        const struct mgpu_onnx_initializer *one = &model->initializer[i];
-        bool own = model->producer == MGPU_PRODUCER_PYTORCH
-                       ? mgpu_scope_is_own(one->name)
-                       : strstr(one->name, "/ReadVariableOp") != NULL;
-        if (one->array.rank == 0 && mgpu_is_float(one->array.type) && own)
-            train[options.train_count++] = one->name;
-    }
-    if (options.train_count == 1)
-        options.train_count = 0;
-    int rc = mgpu_weights_identify(out, model, &options);
-    free(train);
-    return rc;
-}
-
 static int open_model(struct model *m, const char *path)
 {
     memset(m, 0, sizeof *m);
     MGPU_TRY(mgpu_onnx_read(&m->file, path));
     MGPU_TRY(mgpu_onnx_model_new(&m->model, m->file));
-    MGPU_TRY(mgpu_prefix(identify(&m->weights, m->model), "%s", path));
+    MGPU_TRY(mgpu_prefix(mgpu_variables_identify(&m->weights, m->model), "%s", path));
     m->source = (struct mgpu_model_source){.model = m->model,
                                            .weights = m->weights,
                                            .contents = mgpu_model_own_contents,

@@ -1,6 +1,5 @@
 /* The initializers of an ONNX model as a file of weights: of its graph, inner graphs, functions. */
-#include "exporter/checkpoint.h"
-#include "importer/weights.h"
+#include "exporter/variables.h"
 #include "runtime/base/status.h"
 
 #include <stdlib.h>
@@ -35,12 +34,11 @@ static bool is_weight(enum mgpu_weight_role role)
 
 static int read_all(struct mgpu_checkpoint *c)
 {
-    static const struct mgpu_weights_options options;
     struct onnx *o = c->state;
     struct mgpu_weights *weights;
     MGPU_TRY(mgpu_onnx_read(&o->file, c->path));
     MGPU_TRY(mgpu_onnx_model_new(&o->model, o->file));
-    MGPU_TRY(mgpu_prefix(mgpu_weights_identify(&weights, o->model, &options), "%s", c->path));
+    MGPU_TRY(mgpu_prefix(mgpu_variables_identify(&weights, o->model), "%s", c->path));
     for (int i = 0; i < o->model->initializers; i++) {
         const struct mgpu_onnx_initializer *init = &o->model->initializer[i];
         if (init->array.type == MGPU_UNDEFINED)

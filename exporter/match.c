@@ -57,7 +57,8 @@ static struct mgpu_names *tensor_names(struct mgpu_match *m)
 {
     struct mgpu_names *tensors = mgpu_names_new(m->arena);
     for (int t = 0; t < m->file->count; t++)
-        mgpu_names_set(tensors, m->file->tensor[t].name, m);
+        if (m->file->tensor[t].weight)
+            mgpu_names_set(tensors, m->file->tensor[t].name, m);
     return tensors;
 }
 

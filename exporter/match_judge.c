@@ -171,11 +171,27 @@ static bool is_dropped_bias(const struct mgpu_match *m, const struct mgpu_layers
            namesake(m, f, tensor) < 0;
 }
 
+/* What is no weight of the model, a learned scalar or a buffer, and has the same numbers there. */
+static bool is_its_constant(const struct mgpu_match *m, const struct mgpu_layers *f, int tensor)
+{
+    const struct mgpu_checkpoint_tensor *t = &m->file->tensor[tensor];
+    int i = mgpu_onnx_find_initializer(m->model->model, t->name);
+    const struct mgpu_array *own = i < 0 ? NULL : &m->model->model->initializer[i].array;
+    struct mgpu_array a;
+    if (!own || own->type != t->type || own->rank != t->rank || !own->data ||
+        memcmp(own->dims, t->dims, (size_t)t->rank * sizeof *t->dims) ||
+        namesake(m, f, tensor) >= 0 || mgpu_checkpoint_load(m->file, tensor, &a) < 0)
+        return false;
+    bool same = !memcmp(a.data, own->data, (size_t)mgpu_array_count(&a) * mgpu_dtype_size(a.type));
+    mgpu_array_free(&a);
+    return same;
+}
+
 /* Exporters drop biases of zero: nothing is lost with them. */
 static bool is_harmless(const struct mgpu_match *m, const struct mgpu_layers *f, int tensor)
 {
     return mgpu_checkpoint_is_counter(&m->file->tensor[tensor]) || m->constant[tensor] ||
-           (is_dropped_bias(m, f, tensor) && all_zero(m, tensor));
+           (is_dropped_bias(m, f, tensor) && all_zero(m, tensor)) || is_its_constant(m, f, tensor);
 }
 
 static bool is_normalisation(const struct mgpu_checkpoint *c, const struct mgpu_file_layer *l)

@@ -68,6 +68,10 @@ struct mgpu_variables {
     const char *assumed; /* a module that only its structure tells to be attention; NULL: none */
 };
 
+/* The weights of a model as a file has them: scalars that were learned, too, which are constants in
+ * a graph but for their names. */
+int mgpu_variables_identify(struct mgpu_weights **out, struct mgpu_onnx_model *model);
+
 void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_model *model,
                         const struct mgpu_weights *weights, enum mgpu_family family);
 void mgpu_variables_free(struct mgpu_variables *variables); /* NULL is fine */

@@ -415,11 +415,20 @@ static bool is_layers_constant(const struct walk *w, const struct mgpu_onnx_node
            !strncmp(name + n, "/Const", strlen("/Const"));
 }
 
+/* dynamo lists parameters before statistics, and of equal tensors it keeps the first: what has a
+ * statistic's name was merged into no parameter. */
+static bool is_statistics(const struct walk *w)
+{
+    const char *name = w->in->model->initializer[w->initializer].name, *dot = strrchr(name, '.');
+    const char *last = dot ? dot + 1 : name;
+    return w->in->dynamo && (!strcmp(last, "running_mean") || !strcmp(last, "running_var"));
+}
+
 /* Ones and zeros under no parameter's name: a normalisation without scale and shift. */
 static void found_norm(struct walk *w, const struct mgpu_onnx_node *node, int input)
 {
     const struct mgpu_facts *f = &w->in->facts[w->initializer];
-    bool unnamed = (w->in->pytorch && !f->named) || is_layers_constant(w, node);
+    bool unnamed = (w->in->pytorch && !f->named) || is_layers_constant(w, node) || is_statistics(w);
     if (unnamed && f->equal && f->value == (input == 1))
         found(w, MGPU_ROLE_CONSTANT, "the normalisation has no scale and shift of its own");
     else

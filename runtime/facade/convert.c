@@ -2,7 +2,6 @@
 #include "exporter/framework_names.h"
 #include "exporter/match.h"
 #include "exporter/normalizations.h"
-#include "exporter/scopes.h"
 #include "runtime/base/file_name.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
@@ -23,27 +22,6 @@ struct model {
     struct mgpu_model_source source;
 };
 
-/* A file has scalars that were learned, too; in a graph these are constants but for their names. */
-static int identify(struct mgpu_weights **out, struct mgpu_onnx_model *model)
-{
-    const char **train = mgpu_xcalloc((size_t)model->initializers + 1, sizeof *train);
-    struct mgpu_weights_options options = {.train = train};
-    train[options.train_count++] = "*";
-    for (int i = 0; i < model->initializers; i++) {
-        const struct mgpu_onnx_initializer *one = &model->initializer[i];
-        bool own = model->producer == MGPU_PRODUCER_PYTORCH
-                       ? mgpu_scope_is_own(one->name)
-                       : strstr(one->name, "/ReadVariableOp") != NULL;
-        if (one->array.rank == 0 && mgpu_is_float(one->array.type) && own)
-            train[options.train_count++] = one->name;
-    }
-    if (options.train_count == 1)
-        options.train_count = 0;
-    int rc = mgpu_weights_identify(out, model, &options);
-    free(train);
-    return rc;
-}
-
 /* `keras`: a file that may have constants that the export left out; NULL: none. */
 static int open_model(struct model *m, const char *path, const char *keras)
 {
@@ -52,7 +30,7 @@ static int open_model(struct model *m, const char *path, const char *keras)
     MGPU_TRY(mgpu_onnx_model_new(&m->model, m->file));
     if (keras)
         MGPU_TRY(mgpu_normalizations_fill(m->file, &m->model, keras));
-    MGPU_TRY(mgpu_prefix(identify(&m->weights, m->model), "%s", path));
+    MGPU_TRY(mgpu_prefix(mgpu_variables_identify(&m->weights, m->model), "%s", path));
     m->source = (struct mgpu_model_source){.model = m->model,
                                            .weights = m->weights,
                                            .contents = mgpu_model_own_contents,

@@ -130,6 +130,60 @@ static void test_compiled(void)
     mgpu_arena_free(arena);
 }
 
+/* A fresh normalisation without scale and shift, which dynamo stores as its statistics: these keep
+ * their names, and what is no parameter is none. */
+static void test_no_affine(void)
+{
+    const char *model = tiny_path("affine.onnx"), *file = tiny_path("affine.safetensors");
+    const char *out = tiny_path("out.onnx");
+    const struct mgpu_convert_options none = {0}, into = {.model = model, .verify = true};
+    make_onnx_file(model, "producer pytorch\ninput x float N 2\n"
+                          "init fc.weight float 2 2 = 1 2 3 4\n"
+                          "init n.running_mean float 2 = 0\ninit n.running_var float 2 = 1\n"
+                          "h = BatchNormalization(x, n.running_var, n.running_mean, "
+                          "n.running_mean, n.running_var) scopes=\"['', 'n', 'norm']\"\n"
+                          "y = Gemm(h, fc.weight) transB=1 scopes=\"['', 'fc', 'linear']\"\n"
+                          "output y float N 2\n");
+    CHECK_OK(weights_convert(line, model, file, &none));
+    CHECK_(tensors_of(file) == 3, "%d", tensors_of(file));
+    CHECK(weights_hold(file, "n.running_var", "[2]", (const double[]){1, 1}));
+    CHECK_OK(weights_convert(line, file, out, &into));
+    CHECK_OK(weights_convert(line, out, file, &none));
+    CHECK_(tensors_of(file) == 3, "%d", tensors_of(file));
+}
+
+/* A learned scalar is a weight of a file, and one of ONNX read back; a buffer that the graph has
+ * with these numbers has nothing to bring. */
+static void test_constants(void)
+{
+    const char *model = tiny_path("scalar.onnx"), *file = tiny_path("scalar.safetensors");
+    const char *out = tiny_path("out.onnx"), *other = tiny_path("other.onnx");
+    const struct mgpu_convert_options none = {0}, into = {.model = model, .verify = true};
+    static const char *const text = "producer pytorch\ninput x float N 2\n"
+                                    "init fc.weight float 2 2 = 1 2 3 4\n"
+                                    "init scale float = %s\n"
+                                    "a = Mul(x, scale) scopes=\"['', 'mul']\"\n"
+                                    "y = Gemm(a, fc.weight) transB=1 "
+                                    "scopes=\"['', 'fc', 'linear']\"\noutput y float N 2\n";
+    char filled[512];
+    snprintf(filled, sizeof filled, text, "1.25");
+    make_onnx_file(model, filled);
+    snprintf(filled, sizeof filled, text, "2.5");
+    make_onnx_file(other, filled);
+    CHECK_OK(weights_convert(line, other, file, &none));
+    CHECK_(tensors_of(file) == 2, "%d", tensors_of(file));
+    CHECK_OK(weights_convert(line, file, out, &into));
+    CHECK_OK(weights_convert(line, out, file, &none));
+    CHECK(weights_hold(file, "scale", "[]", (const double[]){2.5}));
+    struct mgpu_options o = MGPU_OPTIONS;
+    static const char *const names[] = {"fc.weight", NULL};
+    double first;
+    o.init = file;
+    CHECK_OK(weights_start(other, &o, names, &first));
+    CHECK_FAILS(weights_start(model, &o, names, &first),
+                "'scale' [] has no place: the model's is a constant");
+}
+
 int main(void)
 {
     tiny_begin();
@@ -148,6 +202,8 @@ int main(void)
     test_folded();
     test_projection();
     test_compiled();
+    test_no_affine();
+    test_constants();
     tiny_end();
     return test_end();
 }

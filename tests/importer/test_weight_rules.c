@@ -455,6 +455,22 @@ static void check_two_names(void)
     CHECK(weights_with(MGPU_ROLE_TRAINED) == 4);
 }
 
+/* dynamo, a fresh normalisation without scale and shift: the constants are stored as statistics,
+ * which are none of its parameters. */
+static void check_no_affine(void)
+{
+    Onnx__ModelProto *m = begin("pytorch");
+    matrix(m, "l.weight", 4, 4, 1);
+    zeros(m, "n.running_mean", 4);
+    ones(m, "n.running_var", 4);
+    node(m, "BatchNormalization", "x n.running_var n.running_mean n.running_mean n.running_var",
+         "p", "", "n");
+    node(m, "MatMul", "p l.weight", "y", "", "l");
+    identify(m);
+    CHECK(weights_with(MGPU_ROLE_TRAINED) == 1 && weights_with(MGPU_ROLE_STATISTIC) == 2);
+    CHECK(at("p", 1) < 0 && at("p", 2) < 0 && at("p", 3) >= 0 && at("p", 4) >= 0);
+}
+
 static bool lost(const char *name, bool *bare)
 {
     *bare = false;
@@ -765,6 +781,7 @@ int main(void)
     check_folded();
     check_dynamo();
     check_two_names();
+    check_no_affine();
     check_lost_biases();
     check_folded_norm();
     check_folded_dense();

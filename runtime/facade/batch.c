@@ -141,7 +141,7 @@ static bool send_next(struct mgpu_trainer *t, struct mgpu_rank *rank, const stru
     if (next.own_count && feed_piece(t, rank, &next) < 0)
         return false;
     if (next.own_count)
-        t->ahead[rank->rank] = (struct mgpu_ahead){run->step, number};
+        t->ahead[rank->rank] = (struct mgpu_ahead){run->mode, run->step, number};
     return true;
 }
 
@@ -151,7 +151,8 @@ static int send_now(struct mgpu_trainer *t, struct mgpu_rank *rank, const struct
     if (!piece->own_count)
         return 0;
     t->ahead[rank->rank].step = 0;
-    if (was.step && was.step == piece->run->step && was.piece == piece->number)
+    if (was.step && was.mode == piece->run->mode && was.step == piece->run->step &&
+        was.piece == piece->number)
         return 0;
     return feed_piece(t, rank, piece);
 }
@@ -577,6 +578,23 @@ int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, dou
     }
     totals->samples += run->count;
     return 0;
+}
+
+void mgpu_batch_of(struct mgpu_trainer *t, int64_t i, struct mgpu_batch_run *run,
+                   struct mgpu_batch_run *next)
+{
+    struct mgpu_batches *b = &run->source->batches;
+    run->rows = t->rows;
+    run->count = mgpu_batches_rows(b, i, t->rows);
+    run->index = i;
+    run->step = i + 1;
+    run->next = i + 1 < mgpu_batches_count(b) ? next : NULL;
+    *next = *run;
+    next->rows = t->next_rows;
+    next->count = run->next ? mgpu_batches_rows(b, i + 1, t->next_rows) : 0;
+    next->index++;
+    next->step++;
+    next->next = NULL;
 }
 
 void mgpu_totals_clear(struct mgpu_totals *totals, int metrics)

@@ -87,8 +87,9 @@ struct mgpu_epochs {
     int64_t full_step;
 };
 
-/* Training's inputs that a rank was sent already, while the piece before them ran. */
+/* Inputs that a rank was sent already, while the piece before them ran. */
 struct mgpu_ahead {
+    enum mgpu_mode mode;
     int64_t step; /* 0: none */
     int piece;
 };
@@ -351,7 +352,7 @@ struct mgpu_batch_run {
     int64_t count;
     int64_t index; /* of the batch in its epoch: rows of inputs without samples */
     bool update;
-    int64_t step;                      /* training: its number, from 1 */
+    int64_t step;                      /* its number in this mode, from 1 */
     bool waits;                        /* an epoch ends before it: only its inputs go ahead */
     const struct mgpu_batch_run *next; /* that will follow; NULL: it is not known */
     /* called on each rank's thread after a piece, or NULL */
@@ -371,6 +372,9 @@ int mgpu_check_settled(const struct mgpu_trainer *t);
 void mgpu_totals_clear(struct mgpu_totals *totals, int metrics);
 /* Fills t->numbers from totals; returns the count. */
 int mgpu_totals_numbers(struct mgpu_trainer *t, const struct mgpu_totals *totals);
+/* Batch i of a source in its order, and the one after it, in the mode of `run`. */
+void mgpu_batch_of(struct mgpu_trainer *t, int64_t i, struct mgpu_batch_run *run,
+                   struct mgpu_batch_run *next);
 /* All batches of a source in inference form. */
 int mgpu_evaluate_source(struct mgpu_trainer *t, struct mgpu_source *source,
                          struct mgpu_totals *totals);

@@ -280,9 +280,8 @@ int mgpu_evaluate_source(struct mgpu_trainer *t, struct mgpu_source *source,
     mgpu_batches_epoch(&source->batches, 0);
     MGPU_TRY(mgpu_state_start(t, source, MGPU_MODE_EVALUATE));
     for (int64_t i = 0; i < mgpu_batches_count(&source->batches); i++) {
-        struct mgpu_batch_run run = {
-            .mode = MGPU_MODE_EVALUATE, .source = source, .rows = t->rows, .index = i};
-        run.count = mgpu_batches_rows(&source->batches, i, t->rows);
+        struct mgpu_batch_run next, run = {.mode = MGPU_MODE_EVALUATE, .source = source};
+        mgpu_batch_of(t, i, &run, &next);
         MGPU_TRY(mgpu_prefix(mgpu_run_batch(t, &run, losses, counts, totals), "%s",
                              source == &t->val ? "validation" : "evaluation"));
     }

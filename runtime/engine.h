@@ -43,12 +43,18 @@ struct mgpu_engine_ops {
     int (*send)(struct mgpu_engine *engine, const struct mgpu_program *program, void **host);
 
     /* Runs the list once, on every rank at the same time. Comes back when everything is done,
-     * communication too; an engine that has `send` calls run->meanwhile while the device computes.
-     * Errors name the node. A loss or gradient that is not finite stops before the first update and
-     * names the first node with a value that is not finite; where updates are early, it stops
-     * before the update that would take it, and a run with run->names gives the name. */
+     * communication too; where the engine has `finish`, when the device has been given it. Errors
+     * name the node. A loss or gradient that is not finite stops before the first update and names
+     * the first node with a value that is not finite; where updates are early, it stops before the
+     * update that would take it, and as where there is `finish` a run with run->names gives the
+     * name. */
     int (*execute)(struct mgpu_engine *engine, struct mgpu_program *program,
                    const struct mgpu_execution *run);
+
+    /* Waits for the first of the runs that were given and are not finished, two at most. *host gets
+     * where its results are. A value that is not finite is its error, and the updates of the other
+     * run are left out, too. NULL: see execute. */
+    int (*finish)(struct mgpu_engine *engine, void **host);
 
     /* Bytes [offset, offset + bytes) of a buffer, to the device and back. NULL: it is one memory.
      */

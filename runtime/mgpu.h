@@ -65,6 +65,7 @@ struct mgpu_options {
     const char *merge, *weights_on; /* devices */
     int threads;
     int deterministic; /* logical ranks; 0: off */
+    bool run_ahead;    /* see mgpu_step_begun */
     /* run */
     int64_t epochs, steps, steps_per_epoch; /* in all, also after a resume */
     int64_t initial_epoch;                  /* epochs that are taken as done */
@@ -113,6 +114,12 @@ struct mgpu_step_result {
  * the weights must not be used: some may have changed already. A loss or gradient that is not
  * finite is one, and names the node where that began. */
 int mgpu_step(struct mgpu_trainer *trainer, struct mgpu_step_result *result);
+
+/* With options->run_ahead, mgpu_step gives a GPU the next step of the epoch before it reads the
+ * loss of this one, so that the GPU never waits for the host. The weights are then no longer those
+ * of the step that was told: who wants them within an epoch calls this before, which is mgpu_step
+ * for a step that has begun, and begins no other. 0: none has. */
+int mgpu_step_begun(struct mgpu_trainer *trainer, struct mgpu_step_result *result);
 
 /* Named numbers: the loss and the metrics, of the epoch so far or of an evaluation. */
 struct mgpu_number {

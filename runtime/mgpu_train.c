@@ -165,7 +165,8 @@ static int train(struct mgpu_trainer *t, const struct mgpu_train_command *c,
     int rc = 0;
     mgpu_progress_begin(&p, c->quiet ? NULL : stderr, f);
     heed_signals();
-    while (!interrupted && !result->stopped && (rc = mgpu_step(t, &step)) > 0) {
+    while (!result->stopped &&
+           (rc = interrupted ? mgpu_step_begun(t, &step) : mgpu_step(t, &step)) > 0) {
         if (c->log_steps)
             printf("step %lld loss %.9g", (long long)step.step, step.loss);
         if (c->log_steps && step.loss_scale != 1)
@@ -433,6 +434,7 @@ static int show_help(const struct mgpu_train_command *c)
 int main(int argc, char **argv)
 {
     struct mgpu_train_command c = {.options = MGPU_OPTIONS};
+    c.options.run_ahead = true;
     struct mgpu_train_result result = {0};
     mgpu_program_begin();
     mgpu_reexec_passive(argv);

@@ -3,6 +3,7 @@
 #include "runtime/base/status.h"
 #include "runtime/compile/fuse.h"
 #include "runtime/ops/build.h"
+#include "runtime/ops/matmul.h"
 #include "runtime/ops/movement.h"
 #include "runtime/ops/op.h"
 #include "runtime/ops/pointwise.h"
@@ -218,11 +219,29 @@ static int surround(const struct halving *h, const struct mgpu_node *node, bool 
     return halves ? mgpu_expr_cast(e, h->half, y) : y;
 }
 
+/* The bias that the node adds to the columns of a product, which then is part of it (finish.c):
+ * number of the input; -1: it is another node. */
+static int bias_of(const struct halving *h, const struct mgpu_node *node)
+{
+    const struct mgpu_expr *e = mgpu_expr_of(node);
+    const struct mgpu_value *y = node->output[0];
+    if (node->inputs != 2 || e->count != 3 || e->op[2].code != MGPU_X_ADD || y->rank == 0)
+        return -1;
+    for (int i = 0; i < 2; i++) {
+        const struct mgpu_value *product = node->input[1 - i], *b = node->input[i];
+        int64_t columns = y->dims[y->rank - 1].value;
+        if (h->made[product->id] && product->producer->op == &mgpu_op_matmul && is_float(b) &&
+            b->kind == MGPU_VALUE_PARAMETER && b->rank > 0 && mgpu_value_count(b) == columns &&
+            b->dims[b->rank - 1].value == columns)
+            return i;
+    }
+    return -1;
+}
+
 /* The expression of inputs as they are stored now. False: it would be too long. */
-static bool settle_expr(const struct halving *h, struct mgpu_node *node, bool halves)
+static bool settle_expr(const struct halving *h, struct mgpu_node *node, bool halves, bool retypes)
 {
     struct mgpu_expr e;
-    bool retypes = halves && !h->scores[node->output[0]->id] && may_retype(h, node);
     int y = retypes ? retype(h, node, &e) : surround(h, node, halves, &e);
     struct mgpu_pointwise_attrs attrs = {.expr = mgpu_expr_end(&e, y, h->g->arena)};
     if (!attrs.expr)
@@ -307,7 +326,12 @@ static int settle(struct halving *h, struct mgpu_node *node)
         node->input =
             mgpu_arena_copy(h->g->arena, node->input, sizeof *node->input * (size_t)node->inputs);
     bool pointwise = mgpu_expr_of(node) != NULL;
-    if (!pointwise || !settle_expr(h, node, halves))
+    bool retypes = pointwise && halves && !h->scores[node->output[0]->id];
+    int bias = retypes ? bias_of(h, node) : -1;
+    retypes = retypes && (bias >= 0 || may_retype(h, node));
+    if (bias >= 0)
+        MGPU_TRY(as(h, &node->input[bias], h->half));
+    if (!pointwise || !settle_expr(h, node, halves, retypes))
         MGPU_TRY(settle_inputs(h, node, halves && !pointwise));
     give_floats(h, node);
     append(h->g, node);

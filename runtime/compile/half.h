@@ -10,9 +10,10 @@
  *   all else    takes and gives floats
  *
  * Everything is computed in float, whatever it is stored in. Parameters, their gradients, optimizer
- * state, statistics and the graph's outputs stay floats; a weight is rounded once a step. Casts
- * stand where types meet; pointwise expressions take any types and have them inside. What is finite
- * before a softmax stays so: masks of the lowest float become the lowest number of the half type.
+ * state, statistics and the graph's outputs stay floats; a weight is rounded once a step, and so is
+ * a product's bias. Casts stand where types meet; pointwise expressions take any types and have
+ * them inside. What is finite before a softmax stays so: masks of the lowest float become the
+ * lowest number of the half type.
  */
 #ifndef MGPU_COMPILE_HALF_H
 #define MGPU_COMPILE_HALF_H

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 64 };
+enum { ALIGN = 64 /* bytes */ };
 
 struct mgpu_store_layout *mgpu_store_layout_new(void)
 {
@@ -60,7 +60,9 @@ static void add(struct mgpu_store_layout *layout, const struct mgpu_parameter *p
     mgpu_value_dims(p->value, e.dims);
     e.bytes = mgpu_value_bytes(p->value);
     e.offset = layout->bytes[e.buffer];
-    layout->bytes[e.buffer] += (e.bytes + ALIGN - 1) / ALIGN * ALIGN;
+    int64_t align = layout->align * (int64_t)mgpu_dtype_size(e.type);
+    align = align > ALIGN ? align : ALIGN;
+    layout->bytes[e.buffer] += (e.bytes + align - 1) / align * align;
     layout->entry = mgpu_grow(layout->entry, (size_t)layout->count, sizeof *layout->entry);
     int *place = mgpu_arena_copy(layout->arena, &layout->count, sizeof *place);
     mgpu_names_set(layout->place, e.name, place);
@@ -95,11 +97,12 @@ struct due {
     int state, completion, index; /* state: 0: none, else the how manieth of its weight */
 };
 
-/* A weight's states stand in the order of the weights, each kind by itself: what an optimizer does
- * to neighbours is the same at the same distances in all of these arrays. */
+/* A weight's states stand in the order of the weights, each kind by itself, and so do rounded
+ * weights: what an optimizer does to neighbours is the same at the same distances in all of these
+ * arrays. */
 static struct due *dues(const struct mgpu_graph *g)
 {
-    enum { FIRST_STATE = 5 };
+    enum { FIRST_STATE = 5, BEHIND_STATES = MGPU_UPDATE_FACTOR };
     struct due *due = mgpu_xcalloc((size_t)g->parameter_count + 1, sizeof *due);
     for (int i = 0; i < g->parameter_count; i++)
         due[i] = (struct due){0, completion(&g->parameters[i]), i};
@@ -110,6 +113,12 @@ static struct due *dues(const struct mgpu_graph *g)
             if (w->kind == MGPU_VALUE_PARAMETER && state && state->kind == MGPU_VALUE_PARAMETER)
                 due[state->index] = (struct due){i, due[w->index].completion, state->index};
         }
+    }
+    for (int i = 0; i < g->parameter_count; i++) {
+        const struct mgpu_value *next = g->parameters[i].next;
+        if (g->parameters[i].role == MGPU_ROUNDED)
+            due[i] = (struct due){BEHIND_STATES,
+                                  next ? due[next->producer->input[0]->index].completion : -1, i};
     }
     return due;
 }
@@ -124,7 +133,11 @@ static int by_place(const void *a, const void *b)
 
 int mgpu_store_add(struct mgpu_store_layout *layout, const struct mgpu_graph *g)
 {
+    enum { HALF_ALIGN = 32 }; /* ALIGN bytes of a half type */
     struct due *due = dues(g);
+    for (int i = 0; i < g->parameter_count; i++)
+        if (g->parameters[i].role == MGPU_ROUNDED)
+            layout->align = HALF_ALIGN;
     bool *used = used_parameters(g);
     int rc = 0, count = 0;
     for (int i = 0; i < g->parameter_count && rc == 0; i++) {

@@ -16,7 +16,7 @@
 enum mgpu_buffer {
     MGPU_BUFFER_WEIGHTS,   /* trained weights */
     MGPU_BUFFER_GRADIENTS, /* by the same offsets, where a program keeps them */
-    MGPU_BUFFER_FIXED,     /* frozen weights and running statistics */
+    MGPU_BUFFER_FIXED,     /* frozen and rounded weights, running statistics */
     MGPU_BUFFER_STATES,    /* optimizer state */
     MGPU_BUFFER_SCALARS,   /* the step-scalar buffer */
     MGPU_BUFFER_INPUTS,    /* this step's samples */
@@ -42,6 +42,7 @@ struct mgpu_store_layout {
     int count;
     struct mgpu_stored *entry;
     int64_t bytes[MGPU_BUFFERS]; /* of the stored kinds */
+    int64_t align;               /* elements: what lies like the weights has their distances */
 };
 
 struct mgpu_store_layout *mgpu_store_layout_new(void);

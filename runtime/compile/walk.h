@@ -19,8 +19,6 @@ struct mgpu_execution {
     bool names;    /* nothing runs but what led to a stop (program->stop), to name where it began */
     double *times; /* NULL, or seconds by instruction are added up here: of computing; of
                     * communication, what this rank waited for it */
-    void (*meanwhile)(void *context); /* NULL, or see engine.h */
-    void *context;
 };
 
 struct mgpu_walk;

@@ -191,7 +191,7 @@ static bool accepts(const struct mgpu_node *node)
     const struct mgpu_update_attrs *a = node->attrs;
     bool known =
         a->kind == MGPU_SGD || ((a->kind == MGPU_ADAM || a->kind == MGPU_ADAMW) && !a->amsgrad);
-    return known && node->input[W]->type == MGPU_FLOAT;
+    return known && node->input[W]->type == MGPU_FLOAT && !a->rounded;
 }
 
 const struct mgpu_kernel mgpu_cpu_update[] = {

@@ -27,22 +27,15 @@ static bool is_pinned(int buffer)
            buffer == MGPU_BUFFER_SCALARS;
 }
 
-static int pinned_memory(const struct mgpu_gpu_rank *rank, void **out, int64_t bytes)
-{
-    GPU_TRY(&rank->all->gpu, cuMemAllocHost, (out, (size_t)bytes));
-    memset(*out, 0, (size_t)bytes);
-    return 0;
-}
-
 static int host_memory(struct mgpu_gpu_rank *rank, int b, int64_t bytes)
 {
     if (!is_pinned(b))
         return mgpu_alloc(&rank->host[b], (uint64_t)bytes, "the host's copy of a GPU's memory");
-    if (b != MGPU_BUFFER_INPUTS)
-        return pinned_memory(rank, &rank->host[b], bytes);
-    MGPU_TRY(pinned_memory(rank, &rank->pinned[0], bytes));
-    MGPU_TRY(pinned_memory(rank, &rank->pinned[1], bytes));
-    rank->host[b] = rank->pinned[rank->writes];
+    for (int i = 0; i < MGPU_GPU_RUNS; i++) {
+        GPU_TRY(&rank->all->gpu, cuMemAllocHost, (&rank->pinned[b][i], (size_t)bytes));
+        memset(rank->pinned[b][i], 0, (size_t)bytes);
+    }
+    rank->host[b] = rank->pinned[b][0];
     return 0;
 }
 
@@ -113,10 +106,11 @@ static int send(struct mgpu_engine *engine, const struct mgpu_program *p, void *
     GPU_TRY(gpu, cuStreamWaitEvent, (rank->copy, rank->taken, 0));
     if (rank->input_bytes)
         GPU_TRY(gpu, cuMemcpyHtoDAsync,
-                (rank->ahead, rank->pinned[rank->writes], (size_t)rank->input_bytes, rank->copy));
+                (rank->ahead, rank->pinned[MGPU_BUFFER_INPUTS][rank->writes],
+                 (size_t)rank->input_bytes, rank->copy));
     GPU_TRY(gpu, cuEventRecord, (rank->sent, rank->copy));
     rank->writes ^= 1;
-    *host = rank->host[MGPU_BUFFER_INPUTS] = rank->pinned[rank->writes];
+    *host = rank->host[MGPU_BUFFER_INPUTS] = rank->pinned[MGPU_BUFFER_INPUTS][rank->writes];
     return 0;
 }
 
@@ -215,18 +209,25 @@ static int execute(struct mgpu_engine *engine, struct mgpu_program *p,
                    const struct mgpu_execution *run)
 {
     struct mgpu_gpu_rank *rank = rank_of(engine);
+    int64_t number = rank->given % MGPU_GPU_RUNS;
     rank->now = NULL;
     for (int i = 0; i < rank->bounds; i++)
         if (rank->bound[i]->program == p)
             rank->now = rank->bound[i];
     if (!rank->now)
         return mgpu_fail(MGPU_EINTERNAL, "the program was not bound");
-    rank->run = run;
-    memcpy(rank->host[MGPU_BUFFER_SCALARS], run->scalars, sizeof(double) * MGPU_SCALARS);
-    MGPU_TRY(meet(rank));
-    if (run->meanwhile)
-        run->meanwhile(run->context);
-    return mgpu_gpu_finish(rank);
+    rank->of[number] = *run;
+    rank->run = &rank->of[number];
+    memcpy(rank->pinned[MGPU_BUFFER_SCALARS][number], run->scalars, sizeof(double) * MGPU_SCALARS);
+    return run->names ? mgpu_gpu_name_first(rank) : meet(rank);
+}
+
+static int finish(struct mgpu_engine *engine, void **host)
+{
+    struct mgpu_gpu_rank *rank = rank_of(engine);
+    int rc = mgpu_gpu_finish(rank);
+    *host = rank->host[MGPU_BUFFER_RESULTS];
+    return rc;
 }
 
 static void abort_all(struct mgpu_engine *engine, const char *reason)
@@ -294,15 +295,13 @@ static void free_rank(struct mgpu_gpu_rank *rank)
     for (int i = 0; i < rank->bounds; i++)
         free_bound(rank, rank->bound[i]);
     free(rank->bound);
-    rank->host[MGPU_BUFFER_INPUTS] = NULL;
-    for (int b = 0; b < MGPU_BUFFERS; b++)
-        if (is_pinned(b) && rank->host[b])
-            cu->cuMemFreeHost(rank->host[b]);
-        else
+    for (int b = 0; b < MGPU_BUFFERS; b++) {
+        for (int i = 0; i < MGPU_GPU_RUNS; i++)
+            if (rank->pinned[b][i])
+                cu->cuMemFreeHost(rank->pinned[b][i]);
+        if (!is_pinned(b))
             mgpu_free(rank->host[b]);
-    for (int i = 0; i < 2; i++)
-        if (rank->pinned[i])
-            cu->cuMemFreeHost(rank->pinned[i]);
+    }
     if (rank->memory)
         cu->cuMemFree(rank->memory);
     free_streams(rank);
@@ -316,8 +315,9 @@ static void free_engine(struct mgpu_engine *engine)
         return;
     mgpu_gpu_enter(&all->gpu);
     mgpu_gpu_graphs_free(all);
-    if (all->done)
-        all->gpu.cu.cuEventDestroy(all->done);
+    for (int i = 0; i < MGPU_GPU_RUNS; i++)
+        if (all->done[i])
+            all->gpu.cu.cuEventDestroy(all->done[i]);
     for (int r = 0; r < all->count; r++)
         free_rank(&all->rank[r]);
     mgpu_gpu_close(&all->gpu);
@@ -334,6 +334,7 @@ static const struct mgpu_engine_ops ops = {.backend = &mgpu_backend_cuda,
                                            .bind = bind,
                                            .send = send,
                                            .execute = execute,
+                                           .finish = finish,
                                            .upload = upload,
                                            .download = download,
                                            .abort = abort_all,
@@ -384,7 +385,7 @@ int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, bool tf32, int replicas
     for (int r = 0; r < all->count && rc == 0; r++)
         rc = open_rank(all, r);
     if (rc == 0)
-        rc = make_events(&all->rank[0], &all->done, 1);
+        rc = make_events(&all->rank[0], all->done, MGPU_GPU_RUNS);
     for (int r = 0; r < all->count && rc < 0; r++)
         free_engine(out[r]);
     return rc;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_SCALAR = 2, FIRST_STATE = 5, GAP = 64 /* bytes */ };
+enum { FIRST_SCALAR = 2, FIRST_STATE = 5, GAP = 128 /* bytes: store.c's alignment of floats */ };
 
 /* Operands that have an element for each of the weight's; the others are scalars or empty. */
 static bool is_array(const struct mgpu_instruction *in, int i)

@@ -4,9 +4,11 @@
  * events order them as the program's list says. What the ranks do in a step is captured as one CUDA
  * graph when it comes for the second time, and launched as such from then on.
  *
- * Inputs are double-buffered: the host writes one of two pinned buffers while the other goes up, to
- * a place of their own on the GPU; the run that wants them copies them from there to where kernels
- * read. So those of the next run go up while this one computes.
+ * What moves at every step has two pinned buffers. Inputs: the host writes one while the other goes
+ * up, to a place of their own on the GPU; the run that wants them copies them from there to where
+ * kernels read. So those of the next run go up while this one computes. Scalars and results: two
+ * runs may have been given to the GPU, and the second waits there when the host reads what the
+ * first one has brought. `stop` stays raised from one to the other.
  */
 #ifndef MGPU_CUDA_RANKS_H
 #define MGPU_CUDA_RANKS_H
@@ -15,6 +17,8 @@
 #include "runtime/engine.h"
 
 #include <pthread.h>
+
+enum { MGPU_GPU_RUNS = 2 }; /* that may be unfinished */
 
 enum mgpu_gpu_state { MGPU_GPU_AHEAD, MGPU_GPU_POSTED, MGPU_GPU_STARTED };
 
@@ -58,21 +62,24 @@ struct mgpu_gpu_rank {
     CUstream compute, *communicate;    /* communicate: by group */
     CUevent here, *arrived, *answered; /* of its streams; by group */
     CUstream copy;
-    void *pinned[2];     /* inputs as the host writes them */
-    int writes;          /* which of the two: it is host[MGPU_BUFFER_INPUTS] */
-    CUdeviceptr ahead;   /* where they come up to */
-    int64_t input_bytes; /* that were sent last */
-    CUevent sent, taken; /* they are there; they are where kernels read */
+    void *pinned[MGPU_BUFFERS][MGPU_GPU_RUNS]; /* inputs, results, scalars; one is host[] */
+    int writes;                                /* inputs: which of the two */
+    CUdeviceptr ahead;                         /* where they come up to */
+    int64_t input_bytes;                       /* that were sent last */
+    CUevent sent, taken;                       /* they are there; they are where kernels read */
     int bounds;
     struct mgpu_gpu_bound **bound;
 
-    /* of the run that goes on */
+    int64_t given, finished; /* runs so far; each uses pinned memory and an event of its number */
+    struct mgpu_execution of[MGPU_GPU_RUNS];
+
+    /* of the run that is given, or finished */
     struct mgpu_gpu_bound *now;
     const struct mgpu_execution *run;
     struct mgpu_walk walk;
     struct mgpu_gpu_queue queue;
     struct mgpu_gpu_marks *marks; /* NULL: nobody asked for times */
-    bool finished;
+    bool walked;
     int rc; /* of submitting it */
     char text[1024];
 };
@@ -85,7 +92,7 @@ struct mgpu_gpu_ranks {
     struct mgpu_gpu_rank *rank;
     bool no_capture; /* something in a step cannot be captured */
     bool capturing;
-    CUevent done; /* the run that was submitted last */
+    CUevent done[MGPU_GPU_RUNS];
     int graphs;
     struct mgpu_gpu_graph **graph;
 
@@ -102,8 +109,12 @@ struct mgpu_gpu_ranks {
 
 /* One run of every rank's program, given to the GPU. Each rank's rc is set. */
 void mgpu_gpu_submit_step(struct mgpu_gpu_ranks *all);
-/* Waits for it, and looks at what a rank has of it. */
+/* Waits for the first that is not finished, and looks at what a rank has of it. */
 int mgpu_gpu_finish(struct mgpu_gpu_rank *rank);
+/* Computes again, looking at every value, to name the node where one is not finite (0: it is not
+ * on this rank). Nothing else runs. */
+int mgpu_gpu_name_first(struct mgpu_gpu_rank *rank);
+/* When all that was given is over. */
 void mgpu_gpu_graphs_free(struct mgpu_gpu_ranks *all);
 
 /* Tells a test's driver what an instruction touches. */

@@ -111,42 +111,65 @@ static const struct mgpu_walk_ops ops = {
 
 /* ---- One run of all ranks -------------------------------------------------------------------- */
 
-/* What came up for this run goes to where kernels read it: before the graph, which cannot wait for
- * what is outside of it. From then on the next inputs may come up. */
-static int take_inputs(const struct mgpu_gpu_rank *rank)
+/* What came up for this run goes to where kernels read it. From then on the next inputs may come
+ * up. */
+static int take_inputs(const struct mgpu_gpu_rank *rank, CUstream stream)
 {
-    CUstream first = rank->all->rank[0].compute;
     if (rank->run->idle || !rank->input_bytes)
         return 0;
-    GPU_TRY(&rank->all->gpu, cuStreamWaitEvent, (first, rank->sent, 0));
+    GPU_TRY(&rank->all->gpu, cuStreamWaitEvent, (stream, rank->sent, 0));
     GPU_TRY(&rank->all->gpu, cuMemcpyDtoDAsync,
             ((CUdeviceptr)rank->buffer[MGPU_BUFFER_INPUTS], rank->ahead, (size_t)rank->input_bytes,
-             first));
-    GPU_TRY(&rank->all->gpu, cuEventRecord, (rank->taken, first));
+             stream));
+    GPU_TRY(&rank->all->gpu, cuEventRecord, (rank->taken, stream));
     return 0;
+}
+
+static int take_scalars(const struct mgpu_gpu_rank *rank, CUstream stream)
+{
+    GPU_TRY(&rank->all->gpu, cuMemcpyHtoDAsync,
+            ((CUdeviceptr)rank->buffer[MGPU_BUFFER_SCALARS],
+             rank->pinned[MGPU_BUFFER_SCALARS][rank->given % MGPU_GPU_RUNS],
+             sizeof(double) * MGPU_SCALARS, stream));
+    return 0;
+}
+
+/* What each run has of its own: outside of the graph, which cannot wait for what is outside of it
+ * and whose copies have fixed places. Where the run before is not finished, what it raised `stop`
+ * for stops this one as well. */
+static int bring(const struct mgpu_gpu_rank *rank)
+{
+    CUstream first = rank->all->rank[0].compute;
+    MGPU_TRY(take_inputs(rank, first));
+    MGPU_TRY(take_scalars(rank, first));
+    if (rank->given == rank->finished)
+        GPU_TRY(&rank->all->gpu, cuMemsetD8Async, (rank->stop, 0, 4, first));
+    return 0;
+}
+
+/* `stop` stands behind the results. */
+static int bring_back(const struct mgpu_gpu_rank *rank)
+{
+    GPU_TRY(&rank->all->gpu, cuMemcpyDtoHAsync,
+            (rank->pinned[MGPU_BUFFER_RESULTS][rank->given % MGPU_GPU_RUNS],
+             (CUdeviceptr)rank->buffer[MGPU_BUFFER_RESULTS],
+             (size_t)(rank->bytes[MGPU_BUFFER_RESULTS] + 4), rank->all->rank[0].compute));
+    return 0;
+}
+
+static void begin_walk(struct mgpu_gpu_rank *rank)
+{
+    rank->walked = false;
+    rank->walk = (struct mgpu_walk){
+        .ops = &ops, .context = rank, .program = rank->now->program, .run = rank->run};
 }
 
 static int begin_rank(struct mgpu_gpu_rank *rank)
 {
     for (int k = 0; k < rank->now->program->instructions; k++)
         rank->now->state[k] = MGPU_GPU_AHEAD;
-    rank->finished = false;
-    rank->walk = (struct mgpu_walk){
-        .ops = &ops, .context = rank, .program = rank->now->program, .run = rank->run};
-    GPU_TRY(&rank->all->gpu, cuMemcpyHtoDAsync,
-            ((CUdeviceptr)rank->buffer[MGPU_BUFFER_SCALARS], rank->host[MGPU_BUFFER_SCALARS],
-             sizeof(double) * MGPU_SCALARS, rank->compute));
-    GPU_TRY(&rank->all->gpu, cuMemsetD8Async, (rank->stop, 0, 4, rank->compute));
+    begin_walk(rank);
     return mgpu_gpu_begin_marks(rank);
-}
-
-/* `stop` stands behind the results. */
-static int end_rank(struct mgpu_gpu_rank *rank)
-{
-    GPU_TRY(&rank->all->gpu, cuMemcpyDtoHAsync,
-            (rank->host[MGPU_BUFFER_RESULTS], (CUdeviceptr)rank->buffer[MGPU_BUFFER_RESULTS],
-             (size_t)(rank->bytes[MGPU_BUFFER_RESULTS] + 4), rank->compute));
-    return 0;
 }
 
 static int begin_all(struct mgpu_gpu_ranks *all)
@@ -164,11 +187,11 @@ static int walk_all(struct mgpu_gpu_ranks *all)
         bool moves = false;
         for (int r = 0; r < all->count; r++) {
             struct mgpu_gpu_rank *rank = &all->rank[r];
-            int before = rank->walk.next, rc = rank->finished ? 0 : mgpu_walk_on(&rank->walk);
+            int before = rank->walk.next, rc = rank->walked ? 0 : mgpu_walk_on(&rank->walk);
             MGPU_TRY(rc);
-            moves = moves || rank->walk.next > before || (rc == 0 && !rank->finished);
-            left -= rc == 0 && !rank->finished;
-            rank->finished = rc == 0;
+            moves = moves || rank->walk.next > before || (rc == 0 && !rank->walked);
+            left -= rc == 0 && !rank->walked;
+            rank->walked = rc == 0;
         }
         if (!moves)
             return mgpu_fail(MGPU_EINTERNAL, "the ranks wait for one another");
@@ -209,8 +232,6 @@ static int submit(struct mgpu_gpu_ranks *all)
     MGPU_TRY(fork_streams(all));
     MGPU_TRY(begin_all(all));
     MGPU_TRY(walk_all(all));
-    for (int r = 0; r < all->count; r++)
-        MGPU_TRY(end_rank(&all->rank[r]));
     return join_streams(all);
 }
 
@@ -279,7 +300,7 @@ static int capture(struct mgpu_gpu_ranks *all, CUgraphExec *exec)
     return rc;
 }
 
-/* After a failure: what was submitted ends before its memory goes. */
+/* Waits for all that was given: memory may go then. */
 static void settle(struct mgpu_gpu_ranks *all)
 {
     for (int r = 0; r < all->count; r++)
@@ -296,7 +317,7 @@ static int run(struct mgpu_gpu_ranks *all)
     struct mgpu_gpu_graph *graph = find_graph(all);
     for (int r = 0; r < all->count; r++) {
         all->rank[r].marks = all->rank[r].run->times ? &graph->marks[r] : NULL;
-        MGPU_TRY(take_inputs(&all->rank[r]));
+        MGPU_TRY(bring(&all->rank[r]));
     }
     if (graph->known && !graph->exec && !all->no_capture && capture(all, &graph->exec) < 0) {
         mgpu_note("cuda:%d: steps are submitted call by call, they cannot be captured as a graph: "
@@ -310,12 +331,16 @@ static int run(struct mgpu_gpu_ranks *all)
         GPU_TRY(&all->gpu, cuGraphLaunch, (graph->exec, all->rank[0].compute));
     else
         MGPU_TRY(submit(all));
-    GPU_TRY(&all->gpu, cuEventRecord, (all->done, all->rank[0].compute));
+    for (int r = 0; r < all->count; r++)
+        MGPU_TRY(bring_back(&all->rank[r]));
+    GPU_TRY(&all->gpu, cuEventRecord,
+            (all->done[all->rank[0].given % MGPU_GPU_RUNS], all->rank[0].compute));
     return 0;
 }
 
 void mgpu_gpu_graphs_free(struct mgpu_gpu_ranks *all)
 {
+    settle(all);
     for (int i = 0; i < all->graphs; i++) {
         if (all->graph[i]->exec)
             all->gpu.cu.cuGraphExecDestroy(all->graph[i]->exec);
@@ -354,30 +379,38 @@ static int outputs_finite(const struct mgpu_gpu_rank *rank, const struct mgpu_in
     return 0;
 }
 
-/* Computes again, looking at every value, to name the node where it began. */
-static int name_first(struct mgpu_gpu_rank *rank)
+static const char SOMETHING[] = "the loss or a gradient";
+
+/* What is not finite then is known when all has been computed. */
+int mgpu_gpu_name_first(struct mgpu_gpu_rank *rank)
 {
     char text[MGPU_VALUE_TEXT];
     bool finite = true;
-    struct mgpu_program *p = rank->now->program;
-    MGPU_TRY(rank->engine.ops->download(&rank->engine, MGPU_BUFFER_GRADIENTS, 0,
-                                        rank->bytes[MGPU_BUFFER_GRADIENTS]));
-    const char *what = mgpu_find_not_finite(text, p, rank->host, rank->run, NULL);
-    for (int k = 0; k < p->instructions; k++) {
+    const struct mgpu_program *p = rank->now->program;
+    const struct mgpu_engine_ops *engine = rank->engine.ops;
+    const struct mgpu_instruction *first = NULL;
+    begin_walk(rank);
+    MGPU_TRY(take_scalars(rank, rank->compute));
+    MGPU_TRY(take_inputs(rank, rank->compute));
+    for (int k = 0; k < p->instructions && p->instruction[k].node->origin.role != MGPU_UPDATE;
+         k++) {
         const struct mgpu_instruction *in = &p->instruction[k];
-        if (in->node->origin.role == MGPU_UPDATE)
-            break;
         if (mgpu_skipped(in, rank->run) || in->queue != MGPU_QUEUE_COMPUTE)
             continue;
         MGPU_TRY(compute(&rank->walk, k));
-        MGPU_TRY(outputs_finite(rank, in, &finite));
-        if (!finite)
-            return mgpu_not_finite(what ? what : "the loss or a gradient", in, false);
+        if (!first)
+            MGPU_TRY(outputs_finite(rank, in, &finite));
+        first = first || finite ? first : in;
     }
-    return mgpu_not_finite(what ? what : "the loss or a gradient", NULL, false);
+    MGPU_TRY(
+        engine->download(&rank->engine, MGPU_BUFFER_RESULTS, 0, rank->bytes[MGPU_BUFFER_RESULTS]));
+    MGPU_TRY(engine->download(&rank->engine, MGPU_BUFFER_GRADIENTS, 0,
+                              rank->bytes[MGPU_BUFFER_GRADIENTS]));
+    const char *what = mgpu_find_not_finite(text, p, rank->host, rank->run, NULL);
+    return first ? mgpu_not_finite(what ? what : SOMETHING, first, false) : 0;
 }
 
-static int judge(struct mgpu_gpu_rank *rank)
+static int judge(const struct mgpu_gpu_rank *rank)
 {
     const char *results = rank->host[MGPU_BUFFER_RESULTS];
     uint32_t stop;
@@ -385,15 +418,20 @@ static int judge(struct mgpu_gpu_rank *rank)
     if (!stop)
         return 0;
     if (!rank->run->not_finite)
-        return name_first(rank);
+        return mgpu_fail(MGPU_EINVALID, "%s is not finite", SOMETHING);
     *rank->run->not_finite = true;
     return 0;
 }
 
 int mgpu_gpu_finish(struct mgpu_gpu_rank *rank)
 {
+    if (rank->finished == rank->given)
+        return 0;
+    int64_t number = rank->finished++ % MGPU_GPU_RUNS;
+    rank->run = &rank->of[number];
+    rank->host[MGPU_BUFFER_RESULTS] = rank->pinned[MGPU_BUFFER_RESULTS][number];
     MGPU_TRY(mgpu_gpu_enter(&rank->all->gpu));
-    GPU_TRY(&rank->all->gpu, cuEventSynchronize, (rank->all->done));
+    GPU_TRY(&rank->all->gpu, cuEventSynchronize, (rank->all->done[number]));
     MGPU_TRY(mgpu_gpu_add_times(rank));
     rank->marks = NULL;
     return judge(rank);
@@ -408,6 +446,7 @@ void mgpu_gpu_submit_step(struct mgpu_gpu_ranks *all)
         settle(all);
     for (int r = 0; r < all->count; r++) {
         all->rank[r].rc = rc;
+        all->rank[r].given += rc == 0;
         if (rc < 0)
             snprintf(all->rank[r].text, sizeof all->rank[r].text, "%s", mgpu_error());
     }

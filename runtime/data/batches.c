@@ -78,6 +78,7 @@ int mgpu_batches_init(struct mgpu_batches *b, const struct mgpu_order *order, in
         return mgpu_fail(MGPU_EINVALID, "a batch of %" PRId64 " samples", batch);
     b->order = *order;
     b->batch = batch;
+    b->epoch = -1;
     if (order->shuffle) {
         choose_blocks(&b->order);
         b->blocks = (order->samples + b->order.block - 1) / b->order.block;
@@ -105,6 +106,8 @@ int64_t mgpu_batches_count(const struct mgpu_batches *b)
 
 void mgpu_batches_epoch(struct mgpu_batches *b, int64_t epoch)
 {
+    if (b->epoch == epoch)
+        return;
     b->epoch = epoch;
     b->window = -1;
     for (int64_t i = 0; i < b->blocks; i++)

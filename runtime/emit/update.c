@@ -98,10 +98,18 @@ static void write_load(struct mgpu_writer *w, int states)
         mgpu_write(w, "    g += weight_decay * v;\n");
 }
 
+static void write_store_weight(struct mgpu_writer *w)
+{
+    enum mgpu_dtype rounded = attrs_of(w)->rounded;
+    mgpu_write(w, "    STORE_%s(y0, i, v);\n", mgpu_dtype_name(w->node->output[0]->type));
+    if (rounded)
+        mgpu_write(w, "    STORE_%s(y%d, i, v);\n", mgpu_dtype_name(rounded), MGPU_UPDATE_ROUNDED);
+}
+
 static void write_store(struct mgpu_writer *w, int states)
 {
     static const char *const names[] = {"m", "s", "r"};
-    mgpu_write(w, "    STORE_%s(y0, i, v);\n", mgpu_dtype_name(w->node->output[0]->type));
+    write_store_weight(w);
     for (int k = 0; k < states; k++)
         mgpu_write(w, "    STORE_%s(y%d, i, %s);\n", mgpu_dtype_name(w->node->output[1 + k]->type),
                    1 + k, names[k]);
@@ -211,10 +219,9 @@ static void emit_lamb(struct mgpu_writer *w, const char *real, const char *suffi
                mgpu_dtype_name(w->node->output[1]->type),
                mgpu_dtype_name(w->node->output[2]->type));
     write_direction(w, real, suffix);
-    mgpu_write(w,
-               "    v -= (%s)(rate_of_step * ((const double *)work)[0]) * u;\n    STORE_%s(y0, i, "
-               "v);\n}\n",
-               real, mgpu_dtype_name(w->node->output[0]->type));
+    mgpu_write(w, "    v -= (%s)(rate_of_step * ((const double *)work)[0]) * u;\n", real);
+    write_store_weight(w);
+    mgpu_write(w, "}\n");
 }
 
 /* The rule is computed once for the elements of a thread. */

@@ -261,6 +261,12 @@ int mgpu_rank_execute(struct mgpu_rank *rank, struct mgpu_program *program,
     return rank->engine->ops->execute(rank->engine, program, run);
 }
 
+int mgpu_rank_finish(struct mgpu_rank *rank)
+{
+    const struct mgpu_engine_ops *ops = rank->engine->ops;
+    return ops->finish ? ops->finish(rank->engine, &rank->buffer[MGPU_BUFFER_RESULTS]) : 0;
+}
+
 int mgpu_rank_upload(struct mgpu_rank *rank, enum mgpu_buffer buffer, int64_t offset, int64_t bytes)
 {
     const struct mgpu_engine_ops *ops = rank->engine->ops;

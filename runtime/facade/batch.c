@@ -11,11 +11,29 @@ struct job {
     struct mgpu_trainer *t;
     const struct mgpu_batch_run *run;
     int pieces;
-    bool skips; /* what is not finite is noted and stops nothing */
-    bool names; /* nothing runs but what led to a stop */
-    bool not_finite[MGPU_MAX_RANKS];
+    bool skips;                /* what is not finite is noted and stops nothing */
+    bool names;                /* nothing runs but what led to a stop */
+    const char *prefix;        /* of what that says; NULL: none */
+    bool begun;                /* it was given to the ranks while the batch before it ran */
+    const struct job *next;    /* given to them while this one runs; NULL: none */
+    bool sent[MGPU_MAX_RANKS]; /* the next batch's inputs are on the rank, or it has none there */
     double scalars[MGPU_SCALARS];
 };
+
+/* Whether ranks are given a batch first and finish it then: a GPU's are. */
+static bool finishes(const struct mgpu_trainer *t)
+{
+    return mgpu_team_rank(t->team, 0)->engine->ops->finish != NULL;
+}
+
+/* Whether the time of each instruction is taken. */
+static bool is_timed(const struct mgpu_trainer *t)
+{
+    bool timed = t->times != NULL;
+    for (int i = 0; i < t->compiled_count; i++)
+        timed = timed || (t->compiled[i].program[0] && t->compiled[i].program[0]->seconds);
+    return timed;
+}
 
 /* ---- On each rank ---------------------------------------------------------------------------- */
 
@@ -55,9 +73,10 @@ static int feed_inputs(struct mgpu_trainer *t, const struct mgpu_batch_run *run,
 }
 
 /* Adds the results of rank 0 dimensions to this rank's sums. */
-static void add_results(struct job *job, struct mgpu_rank *rank, const struct mgpu_program *p)
+static void add_results(struct mgpu_trainer *t, const struct mgpu_rank *rank,
+                        const struct mgpu_program *p)
 {
-    double *sum = job->t->result_sums + rank->rank * MGPU_RESULT_SUMS;
+    double *sum = t->result_sums + rank->rank * MGPU_RESULT_SUMS;
     for (int i = 0; i < p->results; i++) {
         const struct mgpu_port *r = &p->result[i];
         bool counts = r->split.kind != MGPU_SPLIT_REPLICATED || rank->replica == 0;
@@ -104,28 +123,26 @@ static int feed_piece(struct mgpu_trainer *t, struct mgpu_rank *rank, const stru
 
 /* ---- Inputs ahead of their run --------------------------------------------------------------- */
 
-struct meanwhile {
-    struct mgpu_trainer *t;
-    struct mgpu_rank *rank;
-    const struct piece *piece; /* that runs */
-};
-
-/* What is wrong with them is said when it is their turn. */
-static void send_next(void *context)
+/* While the piece runs: those of the one after it. False: something is wrong with them, which is
+ * said when it is their turn; or there are none. */
+static bool send_next(struct mgpu_trainer *t, struct mgpu_rank *rank, const struct piece *piece)
 {
-    const struct meanwhile *m = context;
-    const struct mgpu_batch_run *run = m->piece->run;
-    struct mgpu_ahead *ahead = &m->t->ahead[m->rank->rank];
-    int number = m->piece->number + 1;
+    const struct mgpu_batch_run *run = piece->run;
+    int number = piece->number + 1;
     struct piece next;
-    if (number == pieces_of(m->t, run)) {
+    if (!rank->engine->ops->finish || t->carries)
+        return false;
+    if (number == pieces_of(t, run)) {
         run = run->next;
         number = 0;
     }
-    if (!run || m->t->carries || find_piece(&next, m->t, m->rank, run, number) < 0)
-        return;
-    if (next.own_count && feed_piece(m->t, m->rank, &next) == 0)
-        *ahead = (struct mgpu_ahead){run->step, number};
+    if (!run || find_piece(&next, t, rank, run, number) < 0)
+        return false;
+    if (next.own_count && feed_piece(t, rank, &next) < 0)
+        return false;
+    if (next.own_count)
+        t->ahead[rank->rank] = (struct mgpu_ahead){run->mode, run->step, number};
+    return true;
 }
 
 static int send_now(struct mgpu_trainer *t, struct mgpu_rank *rank, const struct piece *piece)
@@ -134,51 +151,53 @@ static int send_now(struct mgpu_trainer *t, struct mgpu_rank *rank, const struct
     if (!piece->own_count)
         return 0;
     t->ahead[rank->rank].step = 0;
-    if (was.step && was.step == piece->run->step && was.piece == piece->number)
+    if (was.step && was.mode == piece->run->mode && was.step == piece->run->step &&
+        was.piece == piece->number)
         return 0;
     return feed_piece(t, rank, piece);
 }
 
 /* ---- A piece on a rank ----------------------------------------------------------------------- */
 
-static int run_piece(struct job *job, struct mgpu_rank *rank, int number, bool *contributes)
+static int begin_piece(const struct job *job, struct mgpu_rank *rank, const struct piece *piece,
+                       bool contributes)
 {
     struct mgpu_trainer *t = job->t;
     const struct mgpu_batch_run *run = job->run;
-    struct piece piece;
-    MGPU_TRY(find_piece(&piece, t, rank, run, number));
-    MGPU_TRY(send_now(t, rank, &piece));
-    struct meanwhile meanwhile = {t, rank, &piece};
-    struct mgpu_program *p = piece.program;
-    int64_t count = piece.own_count;
-    *contributes = *contributes || count;
-    double scalars[MGPU_SCALARS];
+    struct mgpu_program *p = piece->program;
+    int64_t count = piece->own_count;
+    MGPU_TRY(send_now(t, rank, piece));
+    double scalars[MGPU_SCALARS], all = (double)piece->count;
     memcpy(scalars, job->scalars, sizeof scalars);
-    double all = (double)piece.count;
     scalars[MGPU_SCALAR_PIECE] = all;
     scalars[MGPU_SCALAR_PIECE_SHARE] = run->count ? all / (double)run->count : 0;
     scalars[MGPU_SCALAR_RANK_SHARE] = all > 0 ? (double)count / all : 0;
-    scalars[MGPU_SCALAR_SAMPLE_BASE] = (double)piece.own_first;
-    struct mgpu_execution r = {.last_piece = number == job->pieces - 1,
+    scalars[MGPU_SCALAR_SAMPLE_BASE] = (double)piece->own_first;
+    struct mgpu_execution r = {.last_piece = piece->number == job->pieces - 1,
                                .idle = count == 0,
-                               .contributes = t->pieces > 1 || *contributes,
+                               .contributes = t->pieces > 1 || contributes,
                                .losses = run->mode == MGPU_MODE_PREDICT ? 0 : t->losses,
                                .check_gradients = run->update,
-                               .not_finite = job->skips ? &job->not_finite[rank->rank] : NULL,
+                               .not_finite = job->skips ? &t->not_finite[rank->rank] : NULL,
                                .names = job->names,
                                .scalars = scalars,
-                               .times = t->times ? t->times[rank->rank] : p->seconds,
-                               .meanwhile = send_next,
-                               .context = &meanwhile};
-    MGPU_TRY(mgpu_rank_execute(rank, p, &r));
-    if (job->names)
-        return 0;
+                               .times = t->times ? t->times[rank->rank] : p->seconds};
+    return mgpu_rank_execute(rank, p, &r);
+}
+
+static int end_piece(const struct job *job, struct mgpu_rank *rank, const struct piece *piece)
+{
+    struct mgpu_trainer *t = job->t;
+    const struct mgpu_batch_run *run = job->run;
+    struct mgpu_program *p = piece->program;
+    int64_t first = piece->own_first, count = piece->own_count;
+    MGPU_TRY(mgpu_rank_finish(rank));
     p->timed++;
     if (count) {
-        add_results(job, rank, p);
-        mgpu_state_keep(t, rank, p, piece.own_first, count);
+        add_results(t, rank, p);
+        mgpu_state_keep(t, rank, p, first, count);
     }
-    return run->after ? run->after(t, rank, p, piece.own_first, count, run->context) : 0;
+    return run->after ? run->after(t, rank, p, first, count, run->context) : 0;
 }
 
 /* What a step changes, put aside in case it comes out not finite, and put back: --skip-nonfinite,
@@ -212,6 +231,15 @@ static struct range kept_range(const struct mgpu_trainer *t, const struct mgpu_r
     if (held && changed[i] == MGPU_BUFFER_FIXED)
         return statistics_of(t->store[rank->rank]);
     return (struct range){0, held ? 0 : mgpu_rank_own(rank, changed[i])};
+}
+
+static bool keeps(const struct mgpu_trainer *t)
+{
+    int64_t bytes = 0;
+    for (int r = 0; r < mgpu_team_size(t->team); r++)
+        for (int i = 0; i < MGPU_KEPT; i++)
+            bytes += kept_range(t, mgpu_team_rank(t->team, r), i).bytes;
+    return bytes > 0;
 }
 
 int mgpu_keep_allocate(struct mgpu_trainer *t)
@@ -260,17 +288,72 @@ static int clear_gradients(struct mgpu_rank *rank)
 
 static int run_rank(struct mgpu_rank *rank, void *context)
 {
-    struct job *job = context;
+    const struct job *job = context;
+    struct mgpu_trainer *t = job->t;
     bool contributes = false;
+    struct piece piece;
     if (job->skips && job->run->update)
-        MGPU_TRY(keep(job->t, rank));
-    memset(job->t->result_sums + rank->rank * MGPU_RESULT_SUMS, 0,
-           sizeof(double) * MGPU_RESULT_SUMS);
-    if (job->t->pieces > 1 && job->run->mode == MGPU_MODE_TRAIN)
+        MGPU_TRY(keep(t, rank));
+    if (t->pieces > 1 && job->run->mode == MGPU_MODE_TRAIN)
         MGPU_TRY(clear_gradients(rank));
-    for (int m = 0; m < job->pieces; m++)
-        MGPU_TRY(run_piece(job, rank, m, &contributes));
+    for (int m = 0; m < job->pieces; m++) {
+        MGPU_TRY(find_piece(&piece, t, rank, job->run, m));
+        contributes = contributes || piece.own_count;
+        MGPU_TRY(begin_piece(job, rank, &piece, contributes));
+        if (job->names)
+            continue;
+        send_next(t, rank, &piece);
+        MGPU_TRY(end_piece(job, rank, &piece));
+    }
     return 0;
+}
+
+/* ---- Two batches on the ranks ----------------------------------------------------------------
+ *
+ * With options.run_ahead the next step is on the GPU, behind this one, before the host reads this
+ * one's loss: so the GPU waits for nobody between two steps. What is not finite in one stops the
+ * updates of the other there, too. */
+
+static int begin_alone(const struct job *job, struct mgpu_rank *rank)
+{
+    struct piece piece;
+    MGPU_TRY(find_piece(&piece, job->t, rank, job->run, 0));
+    return begin_piece(job, rank, &piece, piece.own_count > 0);
+}
+
+static int begin_rank(struct mgpu_rank *rank, void *context)
+{
+    struct job *job = context;
+    struct piece piece;
+    if (!job->begun)
+        MGPU_TRY(begin_alone(job, rank));
+    MGPU_TRY(find_piece(&piece, job->t, rank, job->run, 0));
+    job->sent[rank->rank] = send_next(job->t, rank, &piece);
+    return 0;
+}
+
+static int end_rank(struct mgpu_rank *rank, void *context)
+{
+    const struct job *job = context;
+    struct piece piece;
+    if (job->next)
+        MGPU_TRY(begin_alone(job->next, rank));
+    MGPU_TRY(find_piece(&piece, job->t, rank, job->run, 0));
+    return end_piece(job, rank, &piece);
+}
+
+static int finish_rank(struct mgpu_rank *rank, void *context)
+{
+    (void)context;
+    return mgpu_rank_finish(rank);
+}
+
+/* The step that has begun comes to nothing: the one before it failed. */
+static void drop_begun(struct mgpu_trainer *t)
+{
+    if (t->begun.step)
+        mgpu_team_run(t->team, finish_rank, NULL);
+    t->begun.step = 0;
 }
 
 /* ---- The whole batch ------------------------------------------------------------------------- */
@@ -347,28 +430,38 @@ static int blame_sample(struct mgpu_trainer *t, const struct mgpu_batch_run *run
 
 /* When a step failed for its values: a sample that is not finite is the better reason, whichever
  * rank and node met it first. Ranks that change weights within backward have not looked for the
- * node yet: now no other changes them. */
+ * node yet: now no other changes them. Nor have those that began the next step meanwhile. */
 static int find_reason(struct mgpu_trainer *t, struct job *job)
 {
+    drop_begun(t);
     MGPU_TRY(blame_sample(t, job->run));
     job->names = true;
-    if (mgpu_updates_early(t))
-        MGPU_TRY(mgpu_team_run(t->team, run_rank, job));
-    return MGPU_EINVALID;
+    int rc = mgpu_updates_early(t) || finishes(t) ? mgpu_team_run(t->team, run_rank, job) : 0;
+    if (rc == 0)
+        rc = MGPU_EINVALID; /* and the text is still that of the step */
+    return job->prefix ? mgpu_prefix(rc, "%s", job->prefix) : rc;
 }
 
-static void set_scalars(struct mgpu_trainer *t, const struct mgpu_batch_run *run,
-                        const double *counts, double *scalars)
+/* done: steps before it. */
+static void set_scalars(const struct mgpu_trainer *t, const struct mgpu_batch_run *run,
+                        int64_t done, const double *counts, double *scalars)
 {
-    scalars[MGPU_SCALAR_STEP] = (double)(t->slots.updates + t->step);
-    scalars[MGPU_SCALAR_LR_FACTOR] =
-        t->epochs.lr_scale * mgpu_schedule_factor(&t->schedule, t->step);
+    scalars[MGPU_SCALAR_STEP] = (double)(t->slots.updates + done);
+    scalars[MGPU_SCALAR_LR_FACTOR] = t->epochs.lr_scale * mgpu_schedule_factor(&t->schedule, done);
     scalars[MGPU_SCALAR_LOSS_SCALE] = t->scaling.scale;
     scalars[MGPU_SCALAR_UNSCALE] = 1 / t->scaling.scale;
     scalars[MGPU_SCALAR_BATCH] = (double)run->count;
     scalars[MGPU_SCALAR_KEY] = (double)(t->options.seed & ((INT64_C(1) << 52) - 1));
     for (int i = 0; i < t->losses; i++)
         scalars[MGPU_SCALAR_LOSS + i] = t->loss[i].sum ? 1 : counts[i] > 0 ? 1 / counts[i] : 0;
+}
+
+/* Of the batch before. */
+static void clear_results(struct mgpu_trainer *t)
+{
+    size_t sums = (size_t)mgpu_team_size(t->team) * MGPU_RESULT_SUMS;
+    memset(t->result_sums, 0, sizeof *t->result_sums * sums);
+    memset(t->not_finite, 0, sizeof t->not_finite);
 }
 
 static double result(const struct mgpu_trainer *t, int i)
@@ -392,6 +485,7 @@ static bool losses_finite(const struct mgpu_trainer *t)
  * is left. */
 static int skip(struct mgpu_trainer *t, struct job *job)
 {
+    drop_begun(t);
     if (mgpu_team_run(t->team, put_back, t) < 0)
         return MGPU_EINTERNAL;
     bool scales = t->scaling.on && losses_finite(t);
@@ -400,33 +494,78 @@ static int skip(struct mgpu_trainer *t, struct job *job)
     if (t->options.skip_nonfinite)
         return MGPU_SKIPPED;
     job->skips = false;
-    int rc = mgpu_prefix(mgpu_team_run(t->team, run_rank, job),
-                         "in float16%s (bfloat16 ends where float32 does: --precision bf16)",
-                         scales ? ", whatever the loss is scaled by" : ", which ends at 65504");
+    job->prefix = scales
+                      ? "in float16, whatever the loss is scaled by (bfloat16 ends where float32 "
+                        "does: --precision bf16)"
+                      : "in float16, which ends at 65504 (bfloat16 ends where float32 does: "
+                        "--precision bf16)";
+    clear_results(t);
+    int rc = mgpu_team_run(t->team, run_rank, job);
     return rc == MGPU_EINVALID ? find_reason(t, job) : rc;
+}
+
+/* Whether the next step may begin before this one is judged: nothing of it depends on how that
+ * ends, but for what the GPU itself sees to. */
+static bool may_begin_next(const struct mgpu_trainer *t, const struct mgpu_batch_run *run)
+{
+    const struct mgpu_loss_scale *s = &t->scaling;
+    bool scale_is_known = !s->on || (!keeps(t) && s->good + 1 < s->every);
+    return t->options.run_ahead && finishes(t) && run->next && !run->next->waits &&
+           t->pieces == 1 && t->plan->places == 1 && !t->options.skip_nonfinite &&
+           !t->options.gradients && !is_timed(t) && scale_is_known;
+}
+
+/* What is wrong with the next step's labels is said when it is its turn. */
+static bool prepare_next(struct mgpu_trainer *t, struct job *next)
+{
+    double *counts = t->begun.counts;
+    if (count_losses(t, next->run, counts) < 0)
+        return false;
+    set_scalars(t, next->run, t->step + 1, counts, next->scalars);
+    return true;
+}
+
+static int run_two(struct mgpu_trainer *t, struct job *job)
+{
+    struct job next = {.t = t, .run = job->run->next, .pieces = 1, .skips = job->skips};
+    bool both = may_begin_next(t, job->run);
+    MGPU_TRY(mgpu_team_run(t->team, begin_rank, job));
+    for (int r = 0; r < mgpu_team_size(t->team); r++)
+        both = both && job->sent[r];
+    if (both && prepare_next(t, &next)) {
+        job->next = &next;
+        t->begun.step = next.run->step;
+    }
+    return mgpu_team_run(t->team, end_rank, job);
 }
 
 int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, double *losses,
                    double *counts, struct mgpu_totals *totals)
 {
-    bool predicts = run->mode == MGPU_MODE_PREDICT, failed = false;
+    bool predicts = run->mode == MGPU_MODE_PREDICT, failed = false, update = run->update;
     struct job job = {.t = t,
                       .run = run,
                       .pieces = pieces_of(t, run),
-                      .skips = t->options.skip_nonfinite || (t->scaling.on && run->update)};
-    if (!predicts)
+                      .skips = t->options.skip_nonfinite || (t->scaling.on && update),
+                      .begun = update && t->begun.step == run->step};
+    if (job.begun)
+        memcpy(counts, t->begun.counts, sizeof *counts * (size_t)t->losses);
+    else if (!predicts)
         MGPU_TRY(count_losses(t, run, counts));
-    set_scalars(t, run, counts, job.scalars);
-    int rc = mgpu_team_run(t->team, run_rank, &job);
+    t->begun.step = 0;
+    set_scalars(t, run, t->step, counts, job.scalars);
+    clear_results(t);
+    int rc = job.begun || may_begin_next(t, run) ? run_two(t, &job)
+                                                 : mgpu_team_run(t->team, run_rank, &job);
     MGPU_TRY(rc == MGPU_EINVALID ? find_reason(t, &job) : rc);
     for (int i = 0; i < t->losses && !predicts; i++)
         losses[i] = result(t, i);
-    for (int r = 0; r < mgpu_team_size(t->team) && run->update; r++)
-        failed = failed || job.not_finite[r];
+    for (int r = 0; r < mgpu_team_size(t->team) && update; r++)
+        failed = failed || t->not_finite[r];
     rc = failed ? skip(t, &job) : 0;
     if (rc != 0)
         return rc;
-    if (t->scaling.on && run->update)
+    if (t->scaling.on && update)
         mgpu_scale_up(t);
     mgpu_state_advance(t, run->mode, run->count);
     for (int i = 0; i < t->losses && !predicts; i++) {
@@ -439,6 +578,23 @@ int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, dou
     }
     totals->samples += run->count;
     return 0;
+}
+
+void mgpu_batch_of(struct mgpu_trainer *t, int64_t i, struct mgpu_batch_run *run,
+                   struct mgpu_batch_run *next)
+{
+    struct mgpu_batches *b = &run->source->batches;
+    run->rows = t->rows;
+    run->count = mgpu_batches_rows(b, i, t->rows);
+    run->index = i;
+    run->step = i + 1;
+    run->next = i + 1 < mgpu_batches_count(b) ? next : NULL;
+    *next = *run;
+    next->rows = t->next_rows;
+    next->count = run->next ? mgpu_batches_rows(b, i + 1, t->next_rows) : 0;
+    next->index++;
+    next->step++;
+    next->next = NULL;
 }
 
 void mgpu_totals_clear(struct mgpu_totals *totals, int metrics)

@@ -36,6 +36,16 @@ int mgpu_best_keep(struct mgpu_trainer *t)
     return 0;
 }
 
+/* A checkpoint does not hold the rounded ones of the best epoch. */
+static int round_weights(const struct mgpu_trainer *t)
+{
+    for (int r = 0; r < mgpu_team_size(t->team); r++)
+        for (int i = 0; i < t->store[r]->count && t->half; i++)
+            if (t->store[r]->entry[i].role == MGPU_WEIGHT)
+                MGPU_TRY(mgpu_stored_put(t, r, &t->store[r]->entry[i]));
+    return 0;
+}
+
 int mgpu_best_restore(struct mgpu_trainer *t)
 {
     const struct mgpu_early_stopping *stop = t->epochs.stop;
@@ -49,6 +59,7 @@ int mgpu_best_restore(struct mgpu_trainer *t)
             memcpy(rank->buffer[kept[i]], t->best[r][i], (size_t)rank->bytes[kept[i]]);
             MGPU_TRY(mgpu_rank_upload(rank, kept[i], 0, rank->bytes[kept[i]]));
         }
+    MGPU_TRY(round_weights(t));
     mgpu_note("the weights are those of epoch %lld again, the best (restore_best_weights)",
               (long long)stop->best_epoch + 1);
     return 0;

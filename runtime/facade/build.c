@@ -1,6 +1,7 @@
 /* Graphs of each mode, and the programs that a run needs. */
 #include "runtime/base/status.h"
 #include "runtime/compile/half.h"
+#include "runtime/compile/rounded.h"
 #include "runtime/compile/rewrite.h"
 #include "runtime/facade/facade.h"
 #include "runtime/graph/alike.h"
@@ -269,6 +270,8 @@ static int compile_batch(struct mgpu_trainer *t, enum mgpu_mode mode, int64_t ba
         if (rc == 0)
             rc = mgpu_prefix(mgpu_plan_apply(job.graph[r], t->plan, r, pieces, &job.applied[r]),
                              "%s", t->path);
+        if (rc == 0 && t->half)
+            rc = mgpu_store_rounded(job.graph[r], t->half, t->store[r]);
         if (rc == 0)
             rc = mgpu_store_add(t->store[r], job.graph[r]);
     }

@@ -87,10 +87,17 @@ struct mgpu_epochs {
     int64_t full_step;
 };
 
-/* Training's inputs that a rank was sent already, while the piece before them ran. */
+/* Inputs that a rank was sent already, while the piece before them ran. */
 struct mgpu_ahead {
+    enum mgpu_mode mode;
     int64_t step; /* 0: none */
     int piece;
+};
+
+/* The step after the one that was told last, which the ranks have already (options.run_ahead). */
+struct mgpu_begun {
+    int64_t step; /* 0: none */
+    double counts[MGPU_MAX_LOSSES];
 };
 
 enum { MGPU_RESULT_SUMS = 64, MGPU_KEPT = 3, MGPU_BEST = 2 };
@@ -160,6 +167,8 @@ struct mgpu_trainer {
     int64_t batch, samples, val_samples, total_steps;
     int64_t *rows, *next_rows; /* next: of the batch that will follow */
     struct mgpu_ahead ahead[MGPU_MAX_RANKS];
+    struct mgpu_begun begun;
+    bool not_finite[MGPU_MAX_RANKS]; /* the batch that runs, where that stops nothing */
     int64_t *step_row; /* rows of an input without samples: only one rank feeds those */
     void **labels;     /* by loss: the whole batch's */
     double *sample_weights;
@@ -343,7 +352,8 @@ struct mgpu_batch_run {
     int64_t count;
     int64_t index; /* of the batch in its epoch: rows of inputs without samples */
     bool update;
-    int64_t step;                      /* training: its number, from 1 */
+    int64_t step;                      /* its number in this mode, from 1 */
+    bool waits;                        /* an epoch ends before it: only its inputs go ahead */
     const struct mgpu_batch_run *next; /* that will follow; NULL: it is not known */
     /* called on each rank's thread after a piece, or NULL */
     int (*after)(struct mgpu_trainer *t, struct mgpu_rank *rank, struct mgpu_program *program,
@@ -357,9 +367,14 @@ enum { MGPU_SKIPPED = 1 };
 int mgpu_keep_allocate(struct mgpu_trainer *t); /* for that */
 int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, double *losses,
                    double *counts, struct mgpu_totals *totals);
+/* MGPU_EUSAGE: a step has begun whose weights nobody may read yet. */
+int mgpu_check_settled(const struct mgpu_trainer *t);
 void mgpu_totals_clear(struct mgpu_totals *totals, int metrics);
 /* Fills t->numbers from totals; returns the count. */
 int mgpu_totals_numbers(struct mgpu_trainer *t, const struct mgpu_totals *totals);
+/* Batch i of a source in its order, and the one after it, in the mode of `run`. */
+void mgpu_batch_of(struct mgpu_trainer *t, int64_t i, struct mgpu_batch_run *run,
+                   struct mgpu_batch_run *next);
 /* All batches of a source in inference form. */
 int mgpu_evaluate_source(struct mgpu_trainer *t, struct mgpu_source *source,
                          struct mgpu_totals *totals);

@@ -131,13 +131,9 @@ static int all_batches(struct mgpu_trainer *t, struct sink *sink)
     mgpu_batches_epoch(b, 0);
     MGPU_TRY(mgpu_state_start(t, &t->train, MGPU_MODE_PREDICT));
     for (int64_t i = 0; i < mgpu_batches_count(b); i++) {
-        struct mgpu_batch_run run = {.mode = MGPU_MODE_PREDICT,
-                                     .source = &t->train,
-                                     .rows = t->rows,
-                                     .index = i,
-                                     .after = after,
-                                     .context = sink};
-        run.count = mgpu_batches_rows(b, i, t->rows);
+        struct mgpu_batch_run next,
+            run = {.mode = MGPU_MODE_PREDICT, .source = &t->train, .after = after, .context = sink};
+        mgpu_batch_of(t, i, &run, &next);
         MGPU_TRY(mgpu_run_batch(t, &run, unused, unused, &totals));
         sink->base += run.count;
     }

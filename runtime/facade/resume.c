@@ -242,7 +242,7 @@ static int take_stored(const struct mgpu_trainer *t, struct mgpu_array_list *out
         for (int i = 0; i < t->store[r]->count; i++) {
             const struct mgpu_stored *e = &t->store[r]->entry[i];
             int first;
-            if ((e->role == MGPU_STATE) != states ||
+            if (e->role == MGPU_ROUNDED || (e->role == MGPU_STATE) != states ||
                 (mgpu_find_stored(t, e->name, &first), first != r))
                 continue;
             struct mgpu_array *a = &mgpu_array_list_add(out, e->name)->array;
@@ -375,6 +375,8 @@ static int restore_entry(const struct mgpu_trainer *t, int rank, const struct mg
 {
     const struct mgpu_run_state *c = &t->resume;
     bool state = e->role == MGPU_STATE;
+    if (e->role == MGPU_ROUNDED) /* goes with its weight */
+        return 0;
     MGPU_TRY(restore_from(state ? mgpu_array_list_find(&c->list[MGPU_RUN_STATE], e->name)
                                 : weight_there(t, e->name),
                           e, mgpu_stored_at(t, rank, e)));

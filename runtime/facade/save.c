@@ -90,6 +90,7 @@ static int check_entry(const struct mgpu_trainer *t, int rank, const struct mgpu
 
 int mgpu_check_finite(const struct mgpu_trainer *t)
 {
+    MGPU_TRY(mgpu_check_settled(t));
     for (int r = 0; r < t->plan->places; r++)
         for (int i = 0; i < t->store[r]->count; i++)
             if (t->store[r]->entry[i].role == MGPU_WEIGHT)

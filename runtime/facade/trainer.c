@@ -187,30 +187,30 @@ static void begin_epoch(struct mgpu_trainer *t)
     mgpu_totals_clear(&t->totals, t->metrics);
 }
 
-/* The batch after this one, unless the epoch or the run ends with it. Its inputs may be sent ahead,
- * where they do not depend on what this one computes. */
+/* The batch after this one, unless the run ends with it, or validation comes first. Its inputs may
+ * be sent ahead, where they do not depend on what this one computes. */
 static const struct mgpu_batch_run *next_batch(struct mgpu_trainer *t, struct mgpu_batch_run *next)
 {
     int64_t index = t->batch_in_epoch + 1;
-    if (index == mgpu_steps_per_epoch(t) || t->step + 1 == t->total_steps || t->carries)
+    bool ends = index == mgpu_steps_per_epoch(t);
+    if (t->step + 1 == t->total_steps || t->carries || (ends && t->val.open))
         return NULL;
     *next = (struct mgpu_batch_run){.mode = MGPU_MODE_TRAIN,
                                     .source = &t->train,
                                     .rows = t->next_rows,
-                                    .index = index,
-                                    .step = t->step + 2};
-    next->count = mgpu_batches_rows(&t->train.batches, index, t->next_rows);
+                                    .index = ends ? 0 : index,
+                                    .update = true,
+                                    .step = t->step + 2,
+                                    .waits = ends};
+    if (ends)
+        mgpu_batches_epoch(&t->train.batches, t->epoch + 1);
+    next->count = mgpu_batches_rows(&t->train.batches, next->index, t->next_rows);
     return next;
 }
 
-int mgpu_step(struct mgpu_trainer *t, struct mgpu_step_result *result)
+static int take_step(struct mgpu_trainer *t, struct mgpu_step_result *result, bool goes_on)
 {
     double losses[MGPU_MAX_LOSSES], counts[MGPU_MAX_LOSSES];
-    if (t->step >= t->total_steps || t->epochs.stopped)
-        return mgpu_best_restore(t);
-    MGPU_TRY(mgpu_open_logs(t));
-    if (t->batch_in_epoch == 0)
-        begin_epoch(t);
     struct mgpu_batch_run next;
     int64_t n = mgpu_batches_rows(&t->train.batches, t->batch_in_epoch, t->rows);
     struct mgpu_batch_run run = {.mode = MGPU_MODE_TRAIN,
@@ -220,7 +220,7 @@ int mgpu_step(struct mgpu_trainer *t, struct mgpu_step_result *result)
                                  .index = t->batch_in_epoch,
                                  .update = true,
                                  .step = t->step + 1,
-                                 .next = next_batch(t, &next)};
+                                 .next = goes_on ? next_batch(t, &next) : NULL};
     int rc = mgpu_prefix(mgpu_run_batch(t, &run, losses, counts, &t->totals), "step %lld",
                          (long long)t->step + 1);
     MGPU_TRY(rc);
@@ -242,6 +242,28 @@ int mgpu_step(struct mgpu_trainer *t, struct mgpu_step_result *result)
     return 1;
 }
 
+int mgpu_step(struct mgpu_trainer *t, struct mgpu_step_result *result)
+{
+    if (t->step >= t->total_steps || t->epochs.stopped)
+        return mgpu_best_restore(t);
+    MGPU_TRY(mgpu_open_logs(t));
+    if (t->batch_in_epoch == 0)
+        begin_epoch(t);
+    return take_step(t, result, true);
+}
+
+int mgpu_step_begun(struct mgpu_trainer *t, struct mgpu_step_result *result)
+{
+    return t->begun.step ? take_step(t, result, false) : 0;
+}
+
+int mgpu_check_settled(const struct mgpu_trainer *t)
+{
+    return t->begun.step ? mgpu_fail(MGPU_EUSAGE, "step %lld has begun: call mgpu_step_begun first",
+                                     (long long)t->begun.step)
+                         : 0;
+}
+
 int mgpu_epoch_numbers(struct mgpu_trainer *t, const struct mgpu_number **numbers)
 {
     *numbers = t->numbers;
@@ -254,12 +276,12 @@ int mgpu_evaluate_source(struct mgpu_trainer *t, struct mgpu_source *source,
                          struct mgpu_totals *totals)
 {
     double losses[MGPU_MAX_LOSSES], counts[MGPU_MAX_LOSSES];
+    MGPU_TRY(mgpu_check_settled(t));
     mgpu_batches_epoch(&source->batches, 0);
     MGPU_TRY(mgpu_state_start(t, source, MGPU_MODE_EVALUATE));
     for (int64_t i = 0; i < mgpu_batches_count(&source->batches); i++) {
-        struct mgpu_batch_run run = {
-            .mode = MGPU_MODE_EVALUATE, .source = source, .rows = t->rows, .index = i};
-        run.count = mgpu_batches_rows(&source->batches, i, t->rows);
+        struct mgpu_batch_run next, run = {.mode = MGPU_MODE_EVALUATE, .source = source};
+        mgpu_batch_of(t, i, &run, &next);
         MGPU_TRY(mgpu_prefix(mgpu_run_batch(t, &run, losses, counts, totals), "%s",
                              source == &t->val ? "validation" : "evaluation"));
     }

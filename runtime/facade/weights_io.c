@@ -2,6 +2,7 @@
 #include "exporter/layouts.h"
 #include "exporter/model_write.h"
 #include "runtime/base/status.h"
+#include "runtime/compile/rounded.h"
 #include "runtime/facade/facade.h"
 
 #include <stdlib.h>
@@ -17,9 +18,20 @@ int mgpu_stored_fetch(const struct mgpu_trainer *t, int rank, const struct mgpu_
     return mgpu_rank_download(mgpu_team_rank(t->team, rank), e->buffer, e->offset, e->bytes);
 }
 
-int mgpu_stored_put(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
+static int put(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
 {
     return mgpu_rank_upload(mgpu_team_rank(t->team, rank), e->buffer, e->offset, e->bytes);
+}
+
+int mgpu_stored_put(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
+{
+    const struct mgpu_stored *r = t->half ? mgpu_rounded_of(t->store[rank], e->name) : NULL;
+    if (r) {
+        int64_t n = e->bytes / (int64_t)mgpu_dtype_size(e->type);
+        mgpu_convert(mgpu_stored_at(t, rank, r), r->type, mgpu_stored_at(t, rank, e), e->type, n);
+        MGPU_TRY(put(t, rank, r));
+    }
+    return put(t, rank, e);
 }
 
 static const struct mgpu_weight *weight_called(const struct mgpu_trainer *t, const char *name)
@@ -54,6 +66,8 @@ static void fill_state(const struct mgpu_trainer *t, const struct mgpu_stored *e
 static int fill_entry(struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
 {
     void *to = mgpu_stored_at(t, rank, e);
+    if (e->role == MGPU_ROUNDED) /* goes with its weight */
+        return 0;
     if (e->role == MGPU_STATE) {
         fill_state(t, e, to);
         return mgpu_stored_put(t, rank, e);
@@ -221,6 +235,7 @@ static int find_place(struct place *out, const struct mgpu_trainer *t, const cha
 {
     const struct mgpu_holder *h;
     const struct mgpu_weight *w = find_holder(t, name, &h);
+    MGPU_TRY(mgpu_check_settled(t));
     if (!w)
         return mgpu_fail(MGPU_EINVALID, "%s: '%s' is no weight", t->path, name);
     out->initial = mgpu_weight_contents(t->weights, t->model, (int)(w - t->weights->weight));

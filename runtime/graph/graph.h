@@ -86,6 +86,7 @@ enum mgpu_parameter_role {
     MGPU_FROZEN,    /* could be trained, is not */
     MGPU_STATISTIC, /* running mean or variance */
     MGPU_STATE,     /* optimizer state, counters */
+    MGPU_ROUNDED,   /* a weight in a half type (runtime/compile/rounded.h) */
 };
 
 /* A tensor stored between steps. Its contents live outside the graph (runtime/compile/store.h) and

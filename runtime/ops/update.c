@@ -8,6 +8,7 @@
 enum { W, G, STEP, LR_FACTOR, COEFFICIENT, STATE };
 enum { MOST_STATES = 3 };
 _Static_assert(MGPU_UPDATE_FACTOR == STATE + MOST_STATES, "the factor stands behind the states");
+_Static_assert(MGPU_UPDATE_ROUNDED == 1 + MOST_STATES, "and the rounded weight");
 
 static const struct mgpu_update_attrs *attrs_of(const struct mgpu_node *node)
 {
@@ -99,7 +100,7 @@ static int check_like(const struct mgpu_node *node, int i, const char *what)
                      what, v ? mgpu_value_text(tv, NULL, v) : "missing");
 }
 
-/* Outputs of states that the kind does not have are empty. */
+/* Outputs that there are not are empty. */
 static int shape_outputs(const struct mgpu_node *node)
 {
     const struct mgpu_value *w = node->input[W];
@@ -119,6 +120,10 @@ static int shape_outputs(const struct mgpu_node *node)
             mgpu_shape_like(node, 1 + i, w);
         else
             mgpu_shape_set(node, 1 + i, w->type, 1, &none);
+    if (attrs_of(node)->rounded)
+        mgpu_shape_set(node, MGPU_UPDATE_ROUNDED, attrs_of(node)->rounded, w->rank, w->dims);
+    else
+        mgpu_shape_set(node, MGPU_UPDATE_ROUNDED, w->type, 1, &none);
     return 0;
 }
 
@@ -197,6 +202,7 @@ static const struct mgpu_attr attrs[] = {
     {.name = "nesterov", .kind = MGPU_ATTR_BOOL, .offset = FIELD(nesterov)},
     {.name = "amsgrad", .kind = MGPU_ATTR_BOOL, .offset = FIELD(amsgrad)},
     {.name = "centered", .kind = MGPU_ATTR_BOOL, .offset = FIELD(centered)},
+    {.name = "rounded", .kind = MGPU_ATTR_TYPE, .offset = FIELD(rounded)},
     {.name = NULL},
 };
 
@@ -204,7 +210,7 @@ const struct mgpu_op mgpu_op_update = {
     .name = "update",
     .min_inputs = LR_FACTOR + 1,
     .max_inputs = STATE + MOST_STATES,
-    .outputs = 1 + MOST_STATES,
+    .outputs = MGPU_UPDATE_ROUNDED + 1,
     .flags = MGPU_OP_NO_FOLD | MGPU_OP_GRADIENT_ONLY,
     .attrs_size = sizeof(struct mgpu_update_attrs),
     .attrs = attrs,
@@ -222,7 +228,7 @@ const struct mgpu_op mgpu_op_product_update = {
     .name = "product_update",
     .min_inputs = LR_FACTOR + 1,
     .max_inputs = MGPU_UPDATE_FACTOR + 1,
-    .outputs = 1 + MOST_STATES,
+    .outputs = MGPU_UPDATE_ROUNDED + 1,
     .flags = MGPU_OP_NO_FOLD | MGPU_OP_GRADIENT_ONLY,
     .attrs_size = sizeof(struct mgpu_update_attrs),
     .attrs = attrs,

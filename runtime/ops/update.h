@@ -1,12 +1,13 @@
 /* Optimizer steps and what they need.
  *
  *     update(w, g, step, lr_factor, coefficient?, state0?, state1?, state2?)
- *         -> w', state0'?, state1'?, state2'?        (each may overwrite its input)
+ *         -> w', state0'?, state1'?, state2'?, rounded?      (each may overwrite its input)
  *
  * step and lr_factor are step scalars (double, rank 0); coefficient (double, rank 0) multiplies the
  * gradient first (clipping by norm). Computed element by element in w's type, hyper-parameters in
  * double. What each kind and style computes stands beside its kernel, with its source; styles are
- * torch, keras2 and keras3.
+ * torch, keras2 and keras3. `rounded` is w' in the type attrs.rounded, where there is one
+ * (runtime/compile/rounded.h).
  *
  *     product_update(w, a, step, lr_factor, coefficient?, state0?, state1?, state2?, b)
  *         -> as update
@@ -39,10 +40,13 @@ struct mgpu_update_attrs {
     double lr, weight_decay, momentum, dampening, beta1, beta2, eps, rho, decay, lr_decay,
         initial_accumulator_value, clip_value; /* clip_value: 0 = none */
     bool nesterov, amsgrad, centered;
+    enum mgpu_dtype rounded; /* 0: none */
 };
 
 /* Of its inputs. */
 enum { MGPU_UPDATE_WEIGHT, MGPU_UPDATE_GRADIENT, MGPU_UPDATE_FACTOR = 8 };
+/* Of its outputs. */
+enum { MGPU_UPDATE_ROUNDED = 4 };
 
 bool mgpu_is_update(const struct mgpu_node *node);
 

@@ -108,11 +108,19 @@ static void load(const struct mgpu_launch *l, const struct rule *r, int64_t at, 
             x->g[i] += d * x->w[i];
 }
 
+static void store_weight(const struct mgpu_launch *l, int64_t at, const struct tile *x)
+{
+    const struct mgpu_update_attrs *a = l->node->attrs;
+    mgpu_row_store(&l->out[0], at, 1, x->n, x->w);
+    if (a->rounded)
+        mgpu_row_store(&l->out[MGPU_UPDATE_ROUNDED], at, 1, x->n, x->w);
+}
+
 static void store(const struct mgpu_launch *l, const struct rule *r, int64_t at,
                   const struct tile *x, bool weight)
 {
     if (weight)
-        mgpu_row_store(&l->out[0], at, 1, x->n, x->w);
+        store_weight(l, at, x);
     for (int s = 0; s < r->states; s++)
         mgpu_row_store(&l->out[1 + s], at, 1, x->n, x->state[s]);
 }
@@ -254,7 +262,7 @@ static void lamb_move(const struct mgpu_launch *l, const struct rule *r, int64_t
     lamb_direction(r, &x);
     for (int i = 0; i < x.n; i++)
         x.w[i] -= rate * x.g[i];
-    mgpu_row_store(&l->out[0], at, 1, x.n, x.w);
+    store_weight(l, at, &x);
 }
 
 static int64_t blocks_of(int64_t count)

@@ -7,12 +7,12 @@
  * Needs cuDNN, which says what it accepts, and no GPU. A pass is the traffic of one activation: all
  * bytes that forward and backward read and write, over those that convolutions (recurrent layers,
  * products, where there are none) write in forward. The roof is what the tables' peaks allow, node
- * by node; the prediction takes what kernels of their size reach of these (partitioner/cost.h). In
- * bf16, activations and gradients are half as large; weights and optimizer state stay.
+ * by node; the prediction takes what kernels of their size reach of these (partitioner/cost.h).
  */
 #include "partitioner/cost.h"
 #include "partitioner/topology_private.h"
 #include "runtime/base/status.h"
+#include "runtime/compile/rounded.h"
 #include "runtime/compile/storage.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/library.h"
@@ -67,7 +67,6 @@ static double roof(const struct mgpu_device_kind *kind, enum mgpu_rate rate, dou
 static void add_node(struct sums *s, const struct mgpu_device_kind *kind,
                      const struct mgpu_node *node, enum mgpu_rate rate, const char *product)
 {
-    double share = rate == MGPU_RATE_HALF ? 0.5 : 1;
     struct mgpu_cost c = node->op->cost(node);
     enum mgpu_rate own = is_product(node) ? rate : MGPU_RATE_F32;
     s->nodes++;
@@ -76,14 +75,12 @@ static void add_node(struct sums *s, const struct mgpu_device_kind *kind,
         s->updates += c.bytes;
         return;
     }
-    s->bytes += share * c.bytes;
-    s->activations += share * c.bytes;
+    s->bytes += c.bytes;
+    s->activations += c.bytes;
     if (node->origin.role == MGPU_FORWARD && !strcmp(node->op->name, product))
-        s->products += share * (double)mgpu_value_bytes(node->output[0]);
-    struct mgpu_device_kind moving = *kind; /* half the bytes: twice as fast */
-    moving.bytes /= share;
-    s->ms += mgpu_cost_ms(&moving, node, rate);
-    s->roof += roof(kind, own, c.flops, share * c.bytes);
+        s->products += (double)mgpu_value_bytes(node->output[0]);
+    s->ms += mgpu_cost_ms(kind, node, rate);
+    s->roof += roof(kind, own, c.flops, c.bytes);
 }
 
 static bool has(const struct mgpu_graph *g, const char *op)
@@ -123,13 +120,16 @@ static void predict(const struct mgpu_device_kind *kind, const char *properties,
     o.loss = loss;
     o.optimizer = m->optimizer;
     o.batch = networks[i].batch;
+    o.precision = precisions[p].name;
     must(mgpu_trainer_planning(&t, path, &o));
+    t->for_gpus = true;
     must(mgpu_library_open(&library,
                            &(struct mgpu_library_options){.properties = properties,
                                                           .tf32 = rate != MGPU_RATE_F32,
                                                           .exact = rate == MGPU_RATE_F32}));
     mgpu_library_enter(library);
-    must(mgpu_build_graph(&g, t, MGPU_MODE_TRAIN, o.batch, NULL));
+    must(mgpu_build_typed(&g, t, MGPU_MODE_TRAIN, o.batch, NULL));
+    must(t->half ? mgpu_store_rounded(g, t->half, NULL) : 0);
     must(mgpu_optimize(g, &mgpu_backend_cuda));
     mgpu_graph_prune(g);
     struct sums s = add_up(kind, g, rate);

@@ -9,7 +9,9 @@
 #include <math.h>
 #include <string.h>
 
-enum { STEPS = 4, SAMPLES = 12, INPUT_COPIES = 4 /* up, and to their place, of two ranks */ };
+/* Calls of a step beside its graph, on two ranks: inputs up and to their place, scalars up, results
+ * back; and where no other step is on the GPU, `stop` is lowered. */
+enum { STEPS = 4, SAMPLES = 12, UP = 2, COPIES = UP + 2 * 3, STOPS = 2 };
 
 static const char *const two = "cuda:0,cuda:0";
 static const struct tiny_weight weights[] = {{"a", 12}, {"b", 12}, {"c", 12}};
@@ -115,15 +117,16 @@ static void test_graph(void)
         CHECK(mgpu_step(t, &s) == 1);
         after = double_count();
         CHECK(after.launched - before.launched == (i > 0));
-        CHECK((after.submitted - before.submitted == INPUT_COPIES) == (i > 0));
+        int calls = COPIES + STOPS - (i + 1 == STEPS ? UP : 0); /* of the next step's */
+        CHECK((after.submitted - before.submitted == calls) == (i > 0));
         CHECK(after.allocations == before.allocations);
     }
     CHECK(ranks_of(t)->graphs == 1);
     mgpu_trainer_free(t);
 }
 
-/* Batches of an epoch: the inputs of the next are there when a step begins, but for the first of an
- * epoch and those after an evaluation, which takes their place. */
+/* The inputs of the next batch are there when a step begins, of the next epoch too, but for those
+ * after a validation, which takes their place. */
 static void test_ahead(void)
 {
     struct mgpu_trainer *t;
@@ -146,6 +149,65 @@ static void test_ahead(void)
         CHECK(t->ahead[1].step == 0);
         CHECK_(fabs(s.loss - want.loss[i]) < 1e-5, "step %d: %g, not %g", i, s.loss, want.loss[i]);
     }
+    mgpu_trainer_free(t);
+    CHECK_(!double_complaints(), "%s", double_complaint());
+}
+
+/* Several steps an epoch; what `stop` is told to (mgpu_step_begun) after so many. */
+static void check_ahead(const char *devices, int epochs, int stop)
+{
+    struct mgpu_trainer *t;
+    struct mgpu_step_result s;
+    struct tiny_result want;
+    struct double_calls before, after;
+    double a[12];
+    struct mgpu_options o = options(devices), cpu = options("cpu:0");
+    o.batch = cpu.batch = SAMPLES / 4;
+    o.epochs = cpu.epochs = epochs;
+    o.shuffle = cpu.shuffle = true;
+    cpu.steps = stop + 1;
+    o.run_ahead = true;
+    tiny_train(&want, model, &cpu, weights, 3);
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    for (int i = 1; i <= stop; i++) {
+        bool last = i % 4 == 0, first = i % 4 == 1;
+        before = double_count();
+        CHECK(mgpu_step(t, &s) == 1 && s.step == i);
+        after = double_count();
+        CHECK_(fabs(s.loss - want.loss[i - 1]) < 1e-5, "step %d: %g, not %g", i, s.loss,
+               want.loss[i - 1]);
+        CHECK(t->begun.step == (last ? 0 : i + 1));
+        CHECK(last ? t->ahead[0].step == (i < 4 * epochs ? i + 1 : 0) : t->ahead[0].step == 0);
+        if (i > 4) /* all have their graphs */
+            CHECK(after.launched - before.launched == (first ? 2 : last ? 0 : 1));
+        CHECK(after.allocations == before.allocations);
+        CHECK(last || mgpu_weight_read(t, "a", a, 12) == MGPU_EUSAGE);
+    }
+    CHECK(mgpu_step_begun(t, &s) == 1 && s.step == stop + 1 && t->begun.step == 0);
+    CHECK(mgpu_step_begun(t, &s) == 0);
+    CHECK_OK(mgpu_weight_read(t, "a", a, 12));
+    for (int i = 0; i < 12; i++)
+        CHECK_(fabs(a[i] - want.weight[i]) < 1e-5, "%g, not %g", a[i], want.weight[i]);
+    mgpu_trainer_free(t);
+    CHECK_(!double_complaints(), "%s", double_complaint());
+}
+
+/* A step is on the GPU before the loss of the one in front of it is read. A trainer may go while
+ * one has begun. */
+static void test_run_ahead(const char *devices)
+{
+    struct mgpu_trainer *t;
+    struct mgpu_step_result s;
+    struct mgpu_options o = options(devices);
+    check_ahead(devices, 3, 9);
+    o.run_ahead = true;
+    o.batch = SAMPLES / 4;
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    CHECK(mgpu_step(t, &s) == 1 && t->begun.step == 2);
+    mgpu_trainer_free(t);
+    o.gradients = true; /* of the step that was told */
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    CHECK(mgpu_step(t, &s) == 1 && t->begun.step == 0);
     mgpu_trainer_free(t);
     CHECK_(!double_complaints(), "%s", double_complaint());
 }
@@ -224,12 +286,13 @@ static void test_no_capture(void)
 
 /* The last of `steps` steps without one of its waits (-1: with all); how many it has. Whether that
  * was found out: by a complaint, or where the host reads too early by a wrong number. */
-static int step_without(int wait, int steps, double *loss, bool *found)
+static int step_without(int wait, int steps, bool ahead, double *loss, bool *found)
 {
     struct mgpu_trainer *t;
     struct mgpu_step_result s = {0};
     struct mgpu_options o = options(two);
-    o.batch = SAMPLES / 3;
+    o.batch = SAMPLES / 4;
+    o.run_ahead = ahead;
     CHECK_OK(mgpu_trainer_new(&t, model, &o));
     double_forget();
     int first = double_count().waits, rc = 1;
@@ -248,17 +311,18 @@ static int step_without(int wait, int steps, double *loss, bool *found)
 }
 
 /* Others repeat what another wait says too. */
-static void test_dropped_events(int steps, int least)
+static void test_dropped_events(int steps, bool ahead, int least)
 {
     double loss = 0;
     bool found;
-    int count = 0, waits = step_without(-1, steps, &loss, &found);
+    int count = 0, waits = step_without(-1, steps, ahead, &loss, &found);
     CHECK_(!double_complaints(), "%s", double_complaint());
     for (int i = 0; i < waits; i++) {
-        step_without(i, steps, &loss, &found);
+        step_without(i, steps, ahead, &loss, &found);
         count += found;
     }
-    printf("step %d: %d of %d waits are found out when they are missing\n", steps, count, waits);
+    printf("step %d%s: %d of %d waits are found out when they are missing\n", steps,
+           ahead ? ", the next one begun" : "", count, waits);
     CHECK_(count >= least, "step %d: only %d", steps, count);
     double_forget();
 }
@@ -421,6 +485,44 @@ static void test_not_finite(const char *devices)
     CHECK_(!double_complaints(), "%s", double_complaint());
 }
 
+/* Step 2 is not finite, and step 3 was given to the GPU by then: it is step 2 that is told, with
+ * the node, and the weights are those of step 1. */
+static void test_not_finite_ahead(const char *devices)
+{
+    enum { COUNT = 12 };
+    struct mgpu_trainer *t;
+    struct mgpu_step_result s;
+    struct tiny_result cpu, one;
+    const struct tiny_weight a = {"a", COUNT};
+    struct mgpu_options o = options("cpu:0");
+    o.optimizer = "sgd,lr=1e25";
+    o.clip_norm = 0;
+    o.batch = SAMPLES / 4;
+    const char *bad = tiny_model("input x float N 4\ninit a float 4 3 = .1\n"
+                                 "init b float 3 3 = .1 .2 .3 .3 .2 .1 .1 .3 .2\n"
+                                 "h = MatMul(x, a)\ni = MatMul(h, b)\ny = Exp(i)\n"
+                                 "output y float N 3\n");
+    tiny_train(&cpu, bad, &o, NULL, 0);
+    CHECK_(cpu.rc < 0 && cpu.steps == 1, "%d steps, %s", cpu.steps, cpu.error);
+    o.devices = devices;
+    o.steps = 1;
+    tiny_train(&one, bad, &o, &a, 1);
+    o.steps = 0;
+    o.run_ahead = true;
+    CHECK_OK(mgpu_trainer_new(&t, bad, &o));
+    CHECK(mgpu_step(t, &s) == 1 && t->begun.step == 2);
+    CHECK(mgpu_step(t, &s) == MGPU_EINVALID && t->begun.step == 0);
+    CHECK_(strstr(mgpu_error(), "step 2: ") && strstr(mgpu_error(), "the output of"), "%s",
+           mgpu_error());
+    CHECK_(!strcmp(strstr(mgpu_error(), "is not finite"), strstr(cpu.error, "is not finite")),
+           "%s, not %s", mgpu_error(), cpu.error);
+    double now[COUNT];
+    CHECK_OK(mgpu_weight_read(t, "a", now, COUNT));
+    CHECK(!memcmp(now, one.weight, sizeof now));
+    mgpu_trainer_free(t);
+    CHECK_(!double_complaints(), "%s", double_complaint());
+}
+
 int main(void)
 {
     if (!double_possible()) {
@@ -441,18 +543,23 @@ int main(void)
     test_ranks("cuda:0,cuda:0,cuda:0,cuda:0,cuda:0");
     test_graph();
     test_ahead();
+    test_run_ahead("cuda:0");
+    test_run_ahead(two);
     test_times();
     test_passes("adam,lr=0.1", NULL, 1);
     test_passes("sgd,lr=0.1,momentum=0.9", NULL, 1);
     test_passes("adagrad,lr=0.1", "a,lr=0.2", 1);
     test_passes("lamb,lr=0.1", NULL, 0);
     test_no_capture();
-    test_dropped_events(1, 10);
-    test_dropped_events(2, 10); /* captured, its inputs ahead */
+    test_dropped_events(1, false, 10);
+    test_dropped_events(2, false, 10); /* captured, its inputs ahead */
+    test_dropped_events(3, true, 5);   /* a launch, behind the one before */
     test_swapped_buckets();
     test_early_reuse();
     test_not_finite("cuda:0");
     test_not_finite(two);
+    test_not_finite_ahead("cuda:0");
+    test_not_finite_ahead(two);
     test_memory();
     test_no_kernel();
     test_many_weights();

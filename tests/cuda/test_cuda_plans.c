@@ -6,6 +6,7 @@
  */
 #include "runtime/base/memory.h"
 #include "runtime/compile/program.h"
+#include "runtime/compile/rounded.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/library.h"
 #include "runtime/facade/facade.h"
@@ -30,6 +31,8 @@ static const struct precision {
                   {"bf16", MGPU_BFLOAT16, false},
                   {"f16", MGPU_FLOAT16, false}};
 
+enum { PRECISIONS = sizeof precisions / sizeof *precisions };
+
 static const char *const operators[] = {"conv",
                                         "conv, relu",
                                         "conv_grad_input",
@@ -50,17 +53,17 @@ static const char *const operators[] = {"conv",
 
 enum { OPERATORS = sizeof operators / sizeof *operators };
 
-/* ---- Nodes at another precision ----------------------------------------------------------------
+/* ---- Nodes in another layout -----------------------------------------------------------------
  */
 
-/* A node of its own, with values of another type, its images as the library wants them. */
+/* A node of its own, with values of its own, its images as the library wants them. */
 struct copy {
     struct mgpu_node node;
     struct mgpu_value value[MGPU_MAX_INPUTS + MGPU_MAX_OUTPUTS];
     struct mgpu_value *pointer[MGPU_MAX_INPUTS + MGPU_MAX_OUTPUTS];
 };
 
-static void copy_node(struct copy *c, const struct mgpu_node *node, enum mgpu_dtype type)
+static void copy_node(struct copy *c, const struct mgpu_node *node)
 {
     c->node = *node;
     for (int i = 0; i < node->inputs + node->outputs; i++) {
@@ -70,8 +73,6 @@ static void copy_node(struct copy *c, const struct mgpu_node *node, enum mgpu_dt
         if (!v)
             continue;
         c->value[i] = *v;
-        if (v->type == MGPU_FLOAT)
-            c->value[i].type = type;
     }
     c->node.input = c->pointer;
     c->node.output = c->pointer + node->inputs;
@@ -125,7 +126,7 @@ static void count_node(struct tally *t, const struct mgpu_graph *g, const char *
     char text[MGPU_VALUE_TEXT];
     if (op < 0)
         return;
-    copy_node(&c, node, t->precision->type);
+    copy_node(&c, node);
     if (!mgpu_library_accepts(t->library, &c.node)) {
         t->refused[op]++;
         return;
@@ -140,33 +141,46 @@ static void count_node(struct tally *t, const struct mgpu_graph *g, const char *
     mgpu_library_release(call);
 }
 
-/* The training graph of a case. */
-static void each_case(struct tally *tallies, int count, const char *root, const char *name)
+/* The training graph of a case in one of the types. */
+static void count_graph(struct tally *tallies, int count, const char *name,
+                        const struct mgpu_golden *golden, struct mgpu_options *o,
+                        const struct precision *precision)
 {
-    static const char *const groups[] = {"inputs", "labels", "forward"};
-    struct mgpu_case c = {.arena = mgpu_arena_new(), .folder = "/tmp"};
-    struct mgpu_golden_group *const into[] = {&c.inputs, &c.labels, &c.forward};
     struct mgpu_trainer *t = NULL;
     struct mgpu_graph *g = NULL;
-    struct mgpu_options o;
-    CHECK_OK(mgpu_golden_open(&c.golden, mgpu_arena_format(c.arena, "%s/%s", root, name)));
-    for (int i = 0; i < 3; i++)
-        CHECK_OK(mgpu_golden_read(&c.golden, groups[i], into[i]));
-    CHECK_OK(mgpu_case_train_options(&o, &c, "cpu:0", 1, false));
-    int rc = mgpu_trainer_planning(&t, c.golden.model, &o);
+    o->precision = precision->name;
+    int rc = mgpu_trainer_planning(&t, golden->model, o);
     if (rc == 0)
         t->for_gpus = true;
     if (rc == 0)
-        rc = mgpu_build_graph(&g, t, MGPU_MODE_TRAIN, o.batch > 0 ? o.batch : 4, NULL);
+        rc = mgpu_build_typed(&g, t, MGPU_MODE_TRAIN, o->batch > 0 ? o->batch : 4, NULL);
+    if (rc == 0 && t->half)
+        rc = mgpu_store_rounded(g, t->half, NULL);
     if (rc == 0)
         rc = mgpu_optimize(g, &mgpu_backend_cuda);
     if (rc < 0)
         printf("%s: %s\n", name, mgpu_error());
     for (int k = 0; k < count; k++)
-        for (int i = 0; g && i < g->node_count; i++)
+        for (int i = 0; g && i < g->node_count && tallies[k].precision->type == precision->type;
+             i++)
             count_node(&tallies[k], g, name, g->nodes[i]);
     mgpu_graph_free(g);
     mgpu_trainer_free(t);
+}
+
+static void each_case(struct tally *tallies, int count, const char *root, const char *name)
+{
+    static const char *const groups[] = {"inputs", "labels", "forward"};
+    struct mgpu_case c = {.arena = mgpu_arena_new(), .folder = "/tmp"};
+    struct mgpu_golden_group *const into[] = {&c.inputs, &c.labels, &c.forward};
+    struct mgpu_options o;
+    CHECK_OK(mgpu_golden_open(&c.golden, mgpu_arena_format(c.arena, "%s/%s", root, name)));
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(mgpu_golden_read(&c.golden, groups[i], into[i]));
+    CHECK_OK(mgpu_case_train_options(&o, &c, "cpu:0", 1, false));
+    for (int p = 0; p < PRECISIONS; p++)
+        if (!precisions[p].tf32) /* the graph of floats */
+            count_graph(tallies, count, name, &c.golden, &o, &precisions[p]);
     for (int i = 0; i < 3; i++)
         mgpu_golden_group_free(into[i]);
     mgpu_golden_close(&c.golden);
@@ -244,7 +258,7 @@ static void write_tally(FILE *out, struct tally *t, const char *gpu)
 
 static char *list(const char *root)
 {
-    enum { GPUS = sizeof gpus / sizeof *gpus, PRECISIONS = sizeof precisions / sizeof *precisions };
+    enum { GPUS = sizeof gpus / sizeof *gpus };
     static struct tally tallies[GPUS * PRECISIONS];
     char *text;
     size_t size;

@@ -92,6 +92,23 @@ static void test_halves(const char *devices)
     CHECK(!memcmp(from_above.loss + skipped, right.loss, sizeof(double) * 5));
 }
 
+/* The step behind one that overflows was on the GPU already, and never was either; behind one that
+ * will double the scale none begins. */
+static void test_run_ahead(const char *devices)
+{
+    struct mgpu_options o = options(devices, "16777216,every=4", MOST);
+    struct tiny_result ahead, behind;
+    double scale[2][MOST];
+    o.batch = SAMPLES / 3;
+    int skipped = scales(&o, scale[0]);
+    tiny_train(&behind, model, &o, weights, WEIGHTS);
+    o.run_ahead = true;
+    CHECK(scales(&o, scale[1]) == skipped && skipped > 2);
+    tiny_train(&ahead, model, &o, weights, WEIGHTS);
+    CHECK(!memcmp(scale[0], scale[1], sizeof scale[0]));
+    CHECK_(tiny_same(&ahead, &behind), "%s", ahead.error);
+}
+
 /* Clipping sees gradients without their scale. */
 static void test_clip(void)
 {
@@ -212,6 +229,8 @@ int main(void)
     test_grows();
     test_halves("cuda:0");
     test_halves("cuda:0,cuda:0");
+    test_run_ahead("cuda:0");
+    test_run_ahead("cuda:0,cuda:0");
     test_clip();
     test_ranks();
     test_resume();

@@ -73,22 +73,27 @@ static bool has_bias(struct mgpu_identify *in, const struct mgpu_onnx_node *node
     return !lost_bias(node) && is_shifted(in, mgpu_weight_output(node), 4);
 }
 
-/* Whether the weight of the layer is an embedding's table too. */
-static bool is_tied(const struct mgpu_identify *in, int node)
+static bool is_table(const struct mgpu_identify *in, const struct mgpu_weight *w)
 {
-    for (int i = 0; i < in->out->count; i++) {
-        bool layer = false, table = false;
-        for (int h = 0; h < in->out->weight[i].holders; h++) {
-            const struct mgpu_holder *holder = &in->out->weight[i].holder[h];
-            for (int u = 0; u < holder->uses; u++) {
-                layer = layer || (holder->use[u].node == node && holder->use[u].input == 1);
-                table = table || !strcmp(in->model->all[holder->use[u].node]->type, "Gather");
-            }
-        }
-        if (layer && table)
-            return true;
-    }
+    for (int h = 0; h < w->holders; h++)
+        for (int u = 0; u < w->holder[h].uses; u++)
+            if (!strcmp(in->model->all[w->holder[h].use[u].node]->type, "Gather"))
+                return true;
     return false;
+}
+
+/* By node: whether its weight is an embedding's table too. */
+static bool *find_tied(const struct mgpu_identify *in)
+{
+    bool *tied = MGPU_NEW_ARRAY(in->arena, bool, in->model->node_total);
+    for (int i = 0; i < in->out->count; i++) {
+        const struct mgpu_weight *w = &in->out->weight[i];
+        for (int h = 0; is_table(in, w) && h < w->holders; h++)
+            for (int u = 0; u < w->holder[h].uses; u++)
+                if (w->holder[h].use[u].input == 1)
+                    tied[w->holder[h].use[u].node] = true;
+    }
+    return tied;
 }
 
 static bool is_type(const struct mgpu_onnx_node *node, const char *type)
@@ -127,10 +132,10 @@ static const char *named(struct mgpu_identify *in, const int *node, int count)
 
 /* Whether the layer had no bias in the framework either. Dynamo keeps the biases of what it writes
  * as MatMul, and says where it took that of a Gemm. */
-static bool never_had_bias(const struct mgpu_identify *in, int node)
+static bool never_had_bias(const struct mgpu_identify *in, int node, bool tied)
 {
     const struct mgpu_onnx_node *layer = in->model->all[node];
-    return !lost_bias(layer) && ((in->dynamo && is_type(layer, "MatMul")) || is_tied(in, node));
+    return !lost_bias(layer) && ((in->dynamo && is_type(layer, "MatMul")) || tied);
 }
 
 /* tf2onnx removes the addition of zeros, and with it the biases of a fresh model; PyTorch's newer
@@ -138,6 +143,7 @@ static bool never_had_bias(const struct mgpu_identify *in, int node)
 static void note_biases(struct mgpu_identify *in)
 {
     struct mgpu_weights *w = in->out;
+    const bool *tied = find_tied(in);
     int layers = 0, told = 0, *tell = MGPU_NEW_ARRAY(in->arena, int, in->model->node_total);
     w->bare = MGPU_NEW_ARRAY(in->arena, int, in->model->node_total);
     w->lost = MGPU_NEW_ARRAY(in->arena, bool, in->model->node_total);
@@ -147,7 +153,7 @@ static void note_biases(struct mgpu_identify *in)
         layers++;
         if (has_bias(in, in->model->all[i]))
             continue;
-        w->lost[w->bares] = !never_had_bias(in, i);
+        w->lost[w->bares] = !never_had_bias(in, i, tied[i]);
         if (in->tensorflow ? w->lost[w->bares] : lost_bias(in->model->all[i]))
             tell[told++] = i;
         w->bare[w->bares++] = i;

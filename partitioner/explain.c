@@ -102,6 +102,14 @@ static bool on_one_device(const struct mgpu_candidate *c)
     return true;
 }
 
+static const char *within_noise(const struct mgpu_search_run *run,
+                                const struct mgpu_candidate *best)
+{
+    return mgpu_arena_format(run->arena,
+                             "the gain over '%s' is within the noise of a prediction (2 %%)",
+                             mgpu_tactic_name(best->strategy));
+}
+
 static const char *placement_lost(const struct mgpu_search_run *run, const struct mgpu_candidate *c,
                                   const struct mgpu_candidate *best)
 {
@@ -109,9 +117,7 @@ static const char *placement_lost(const struct mgpu_search_run *run, const struc
     if (on_one_device(c))
         return "no placement on several devices is faster than one device";
     if (c->step_ms <= best->step_ms)
-        return mgpu_arena_format(run->arena,
-                                 "the gain over '%s' is within the noise of a prediction (2 %%)",
-                                 mgpu_tactic_name(best->strategy));
+        return within_noise(run, best);
     if (moving > 0.1 * c->step_ms)
         return mgpu_arena_format(run->arena, "moving %s between devices takes %.3g ms in all",
                                  bytes_text(run->arena, (double)c->bytes_moved), moving);
@@ -139,6 +145,8 @@ static const char *why_lost(const struct mgpu_search_run *run, const struct mgpu
     case MGPU_TACTIC_DATA:
         return data_lost(run, c);
     case MGPU_TACTIC_STACKED:
+        if (c->step_ms <= best->step_ms)
+            return within_noise(run, best);
         if (c->replicas > 1)
             return data_lost(run, c);
         return mgpu_arena_format(run->arena, "on one device it takes %.2f times as long",

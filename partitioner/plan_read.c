@@ -313,22 +313,27 @@ static int read_owners(const struct reader *r)
     return 0;
 }
 
-/* Places up to the last that computes. */
+/* How many places compute. */
 static int computing_places(const struct mgpu_plan_file *plan)
 {
-    int last = 0;
-    for (int i = 0; i < plan->nodes; i++)
-        last = plan->node[i].place > last ? plan->node[i].place : last;
-    return last + 1;
+    bool *computes = MGPU_NEW_ARRAY(plan->arena, bool, plan->places);
+    int count = 0;
+    for (int i = 0; i < plan->nodes; i++) {
+        count += !computes[plan->node[i].place];
+        computes[plan->node[i].place] = true;
+    }
+    return count;
 }
 
 /* Places up to the last that has something to do. */
 static int used_places(const struct mgpu_plan_file *plan)
 {
-    int used = computing_places(plan);
+    int last = 0;
+    for (int i = 0; i < plan->nodes; i++)
+        last = plan->node[i].place > last ? plan->node[i].place : last;
     for (int i = 0; i < plan->owners; i++)
-        used = plan->owner[i].place >= used ? plan->owner[i].place + 1 : used;
-    return used;
+        last = plan->owner[i].place > last ? plan->owner[i].place : last;
+    return last + 1;
 }
 
 static const char *strategy_of(const struct mgpu_plan_file *plan, int places)

@@ -1,6 +1,7 @@
 /* From a model to a plan: graphs at the batches that replicas take, tasks, search, report.
  *
- *     struct mgpu_planner_model model = {.path = "net.onnx", .graph = build, .context = trainer,
+ *     struct mgpu_planner_model model = {.path = "net.onnx", .graph = build, .devices = take,
+ *                                        .context = trainer,
  *                                        .training = "adam, mse"};
  *     struct mgpu_planner_options options = {.devices = "cpu:0,cpu:1", .batch = 64};
  *     struct mgpu_planned *planned;
@@ -24,6 +25,9 @@ struct mgpu_planner_model {
                  const struct mgpu_plan *plan);
     /* Adds to the plan what stacks the model's equal towers; NULL: they are not looked for. */
     int (*towers)(struct mgpu_plan *plan, void *context, int64_t batch);
+    /* Told before the first graph is asked for: whether there are GPUs among the devices. NULL: it
+     * does not matter. */
+    void (*devices)(void *context, bool gpus);
     void *context;
     const char *training; /* for the reader: losses and optimizer */
 };

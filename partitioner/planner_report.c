@@ -122,6 +122,7 @@ static void place_nodes(struct make *m)
                                     .name = mgpu_arena_string(plan->arena, o->node[i].name),
                                     .type = mgpu_arena_string(plan->arena, o->node[i].type)};
     bool *placed = MGPU_NEW_ARRAY(plan->arena, bool, o->nodes);
+    bool *needed = MGPU_NEW_ARRAY(plan->arena, bool, o->nodes);
     for (int i = 0; i < g->tasks; i++) {
         const struct mgpu_task *t = &g->task[i];
         int node = t->key ? mgpu_outline_find(o, t->key) : -1;
@@ -130,10 +131,16 @@ static void place_nodes(struct make *m)
             placed[node] = true;
         }
     }
-    /* what became a part of others is where the first of them is */
-    for (int i = o->edges - 1; i >= 0; i--)
+    /* what became a part of others is where the first of them is, what none needs where it comes
+     * from */
+    for (int i = o->edges - 1; i >= 0; i--) {
+        needed[o->edge[i].from] = true;
         if (!placed[o->edge[i].from])
             plan->node[o->edge[i].from].place = plan->node[o->edge[i].to].place;
+    }
+    for (int i = 0; i < o->edges; i++)
+        if (!placed[o->edge[i].to] && !needed[o->edge[i].to])
+            plan->node[o->edge[i].to].place = plan->node[o->edge[i].from].place;
 }
 
 static void set_owners(struct make *m)

@@ -1,6 +1,8 @@
 /* The table of strategies and the placement, as text. */
 #include "partitioner/report.h"
 
+#include "runtime/base/status.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -27,6 +29,14 @@ char *mgpu_ms_text(char text[MGPU_UNIT_TEXT], double ms)
     double x = seconds ? ms / 1000 : ms;
     int digits = x >= 99.95 ? 0 : x >= 9.995 ? 1 : x >= 0.9995 ? 2 : 3;
     snprintf(text, MGPU_UNIT_TEXT, "%.*f %s", digits, x, seconds ? "s" : "ms");
+    return text;
+}
+
+/* A model's names may hold anything. */
+enum { PLAIN_TEXT = 1024 };
+static const char *plain(char text[PLAIN_TEXT], const char *from)
+{
+    mgpu_plain_text(text, PLAIN_TEXT, from);
     return text;
 }
 
@@ -90,12 +100,12 @@ static void print_strategies(const struct mgpu_plan_file *plan, int top, FILE *t
 
 static void print_reasons(const struct mgpu_plan_file *plan, int top, FILE *to)
 {
-    char shape[MGPU_UNIT_TEXT], strategy[MGPU_UNIT_TEXT];
+    char shape[MGPU_UNIT_TEXT], strategy[MGPU_UNIT_TEXT], why[PLAIN_TEXT];
     for (int i = 0; i < plan->alternatives; i++) {
         const struct mgpu_alternative *a = &plan->alternative[i];
         if (is_shown(plan, i, top) && *a->why)
             fprintf(to, "%c %s on %s: %s\n", i == 0 ? '*' : ' ', strategy_text(strategy, a),
-                    shape_text(shape, a), a->why);
+                    shape_text(shape, a), plain(why, a->why));
     }
 }
 
@@ -123,10 +133,24 @@ static void print_place(const struct mgpu_plan_file *plan, int place, FILE *to)
         fprintf(to, "  %s: ", all);
 }
 
+/* Of a place that computes nothing. */
+static void print_weights(const struct mgpu_plan_file *plan, int place, FILE *to)
+{
+    char memory[MGPU_UNIT_TEXT];
+    int count = 0;
+    for (int i = 0; i < plan->owners; i++)
+        count += plan->owner[i].place == place;
+    if (!count)
+        fputs("nothing\n", to);
+    else
+        fprintf(to, "%d weight%s; %s\n", count, count == 1 ? "" : "s",
+                mgpu_bytes_text(memory, plan->predicted.memory_bytes[place]));
+}
+
 /* Runs of neighbours on one place are one line. */
 static void print_placement(const struct mgpu_plan_file *plan, FILE *to)
 {
-    char memory[MGPU_UNIT_TEXT];
+    char memory[MGPU_UNIT_TEXT], name[PLAIN_TEXT];
     fprintf(to, "\nplacement (%s):\n", plan->strategy);
     for (int p = 0; p < plan->places; p++) {
         int count = 0, first = -1, last = -1;
@@ -138,18 +162,20 @@ static void print_placement(const struct mgpu_plan_file *plan, FILE *to)
             }
         print_place(plan, p, to);
         if (!count) {
-            fputs("nothing\n", to);
+            print_weights(plan, p, to);
             continue;
         }
-        fprintf(to, "%d node%s, %s", count, count == 1 ? "" : "s", plan->node[first].output);
+        fprintf(to, "%d node%s, %s", count, count == 1 ? "" : "s",
+                plain(name, plan->node[first].output));
         if (count > 1)
-            fprintf(to, " ... %s", plan->node[last].output);
+            fprintf(to, " ... %s", plain(name, plan->node[last].output));
         fprintf(to, "; %s\n", mgpu_bytes_text(memory, plan->predicted.memory_bytes[p]));
     }
 }
 
 static void print_rewrites(const struct mgpu_plan_file *plan, FILE *to)
 {
+    char name[PLAIN_TEXT];
     for (int i = 0; i < plan->rewrites; i++) {
         if (!strcmp(plan->rewrite[i].kind, "recompute")) {
             fputs("  cheap activations are computed again in backward\n", to);
@@ -157,7 +183,7 @@ static void print_rewrites(const struct mgpu_plan_file *plan, FILE *to)
         }
         fputs("  stacked into one call:", to);
         for (int k = 0; k < plan->rewrite[i].outputs; k++)
-            fprintf(to, "%s %s", k ? "," : "", plan->rewrite[i].output[k]);
+            fprintf(to, "%s %s", k ? "," : "", plain(name, plan->rewrite[i].output[k]));
         fputc('\n', to);
     }
 }
@@ -166,18 +192,20 @@ static void print_rewrites(const struct mgpu_plan_file *plan, FILE *to)
 static void print_nodes(const struct mgpu_plan_file *plan, FILE *to)
 {
     enum { FEW = 40 };
+    char name[PLAIN_TEXT];
     if (plan->places == 1 || plan->nodes > FEW)
         return;
     for (int i = 0; i < plan->nodes; i++)
         fprintf(to, "  %-12s %-20s %s\n", mgpu_plan_file_place(plan, plan->node[i].place),
-                plan->node[i].type, plan->node[i].output);
+                plan->node[i].type, plain(name, plan->node[i].output));
 }
 
 void mgpu_report_table(const struct mgpu_report *r, int top, FILE *to)
 {
     const struct mgpu_plan_file *plan = r->plan;
-    fprintf(to, "%s on %s, batch %lld: %d nodes; %s\n\n", plan->model_file, r->topology,
-            (long long)plan->batch, plan->nodes, r->training);
+    char file[PLAIN_TEXT], training[PLAIN_TEXT];
+    fprintf(to, "%s on %s, batch %lld: %d nodes; %s\n\n", plain(file, plan->model_file),
+            r->topology, (long long)plan->batch, plan->nodes, plain(training, r->training));
     print_strategies(plan, top, to);
     fputc('\n', to);
     print_reasons(plan, top, to);

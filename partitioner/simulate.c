@@ -4,6 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* fmax without a care for what is no number: this is where the time goes. */
+static double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
 /* ---- Devices --------------------------------------------------------------------------------- */
 
 static const struct mgpu_link *link_between(const struct mgpu_topology *t, int from, int to)
@@ -203,7 +209,7 @@ static double interference(const struct mgpu_replica *r, int device)
 {
     double worst = 1;
     for (uint64_t kinds = r->kinds[device]; kinds; kinds &= kinds - 1)
-        worst = fmax(worst, r->topology->kind[__builtin_ctzll(kinds)].interference);
+        worst = later(worst, r->topology->kind[__builtin_ctzll(kinds)].interference);
     return worst;
 }
 
@@ -262,8 +268,8 @@ struct mgpu_simulator *mgpu_simulator_new(const struct mgpu_flow *flow,
             s->host_ms = fmin(s->host_ms, st->host[d]);
     }
     for (int d = 0; replica->sum && flow->graph->rest_bytes && d < replica->ranks; d++)
-        s->rest_ms =
-            fmax(s->rest_ms, mgpu_all_reduce_ms(&replica->sum[d], (double)flow->graph->rest_bytes));
+        s->rest_ms = later(s->rest_ms,
+                           mgpu_all_reduce_ms(&replica->sum[d], (double)flow->graph->rest_bytes));
     return s;
 }
 
@@ -307,11 +313,11 @@ static void reset(struct mgpu_simulator *s)
     s->moved = 0;
 }
 
-/* Whether something has to move. A weight or its gradient also does where replicas share one owner
- * that is among them: then the link of its counterpart counts. */
-static bool crosses(const struct mgpu_replica *r, int from, int to, bool weight)
+/* Whether a weight or its gradient has to move: also where replicas share one owner that is among
+ * them; then the link of its counterpart counts. */
+static bool weight_crosses(const struct mgpu_replica *r, int from, int to)
 {
-    return from != to || (weight && r->gather && to == r->weights_on && to < r->ranks);
+    return from != to || (r->gather && to == r->weights_on && to < r->ranks);
 }
 
 /* Sends something from one device to another when it is there at `when`; returns the arrival. */
@@ -327,7 +333,7 @@ static double send(struct mgpu_simulator *s, struct mgpu_transfer what, double w
     if (r->scatter && what.from == r->weights_on && what.to < r->ranks)
         ms = (double)what.bytes * r->scatter[what.to];
     double *free_at = &st->channel_free[l->channel];
-    double start = fmax(when, *free_at);
+    double start = later(when, *free_at);
     *free_at = start + ms;
     what.start = start;
     what.end = start + ms + l->latency_ms;
@@ -346,14 +352,14 @@ static void send_parameters(struct mgpu_simulator *s, const struct mgpu_assignme
         int stamp = ++st->stamp;
         for (int k = p->first; p->trained && a->owner[i] >= 0 && k < p->first + p->groups; k++) {
             int group = f->param_group[k], to = a->device[group];
-            if (to < 0 || !crosses(s->replica, a->owner[i], to, true))
+            if (to < 0 || !weight_crosses(s->replica, a->owner[i], to))
                 continue;
             if (st->sent[to] != stamp) {
                 st->sent[to] = stamp;
                 st->arrival[to] =
                     send(s, (struct mgpu_transfer){-1, i, a->owner[i], to, p->bytes, 0, 0}, 0);
             }
-            st->group_ready[group] = fmax(st->group_ready[group], st->arrival[to]);
+            st->group_ready[group] = later(st->group_ready[group], st->arrival[to]);
         }
     }
 }
@@ -376,13 +382,13 @@ static void close_bucket(struct mgpu_simulator *s, int device)
     const struct mgpu_flow *f = s->flow;
     struct mgpu_simulator_state *st = s->state;
     double ms = mgpu_all_reduce_ms(&s->replica->sum[device], (double)st->bucket_bytes[device]);
-    double start = fmax(st->sum_free[device], st->bucket_ready[device]);
+    double start = later(st->sum_free[device], st->bucket_ready[device]);
     st->sum_free[device] = start + ms;
     st->sum_ms[device] += ms;
     for (int p = st->bucket[device]; p >= 0; p = st->next[p])
         for (int k = f->param[p].update; k < f->param[p].update + f->param[p].updates; k++) {
             double *ready = &st->ready[f->param_update[k]];
-            *ready = fmax(*ready, start + ms);
+            *ready = later(*ready, start + ms);
         }
     add_transfer(s, (struct mgpu_transfer){-1, -1, device, device, st->bucket_bytes[device], start,
                                            start + ms});
@@ -402,9 +408,9 @@ static void complete(struct mgpu_simulator *s, const struct mgpu_assignment *a, 
         return;
     double whole = param->updates ? 0 : s->end[param->complete];
     for (int k = param->update; k < param->update + param->updates; k++)
-        whole = fmax(whole, st->ready[s->flow->param_update[k]]);
+        whole = later(whole, st->ready[s->flow->param_update[k]]);
     s->whole[p] = whole;
-    st->bucket_ready[owner] = fmax(st->bucket_ready[owner], whole);
+    st->bucket_ready[owner] = later(st->bucket_ready[owner], whole);
     st->bucket_bytes[owner] += param->bytes;
     st->next[p] = st->bucket[owner];
     st->bucket[owner] = p;
@@ -420,8 +426,18 @@ static int device_of(const struct mgpu_simulator *s, const struct mgpu_assignmen
     return t->group < 0 ? a->owner[t->param] : a->device[t->group];
 }
 
+/* Whether what task `from` made has to move to the device of its user. */
+static bool crosses(const struct mgpu_simulator *s, int from, int user)
+{
+    int at = s->at[from], to = s->at[user];
+    if (at < 0 || to < 0 || at == to)
+        return at == to && s->replica->gather && s->flow->task[user].phase == MGPU_PHASE_UPDATE &&
+               s->flow->task[from].phase != MGPU_PHASE_UPDATE && weight_crosses(s->replica, at, to);
+    return true;
+}
+
 /* What task `from` made becomes ready for its users. */
-static void deliver(struct mgpu_simulator *s, const struct mgpu_assignment *a, int from)
+static void deliver(struct mgpu_simulator *s, int from)
 {
     const struct mgpu_flow *f = s->flow;
     struct mgpu_simulator_state *st = s->state;
@@ -430,18 +446,16 @@ static void deliver(struct mgpu_simulator *s, const struct mgpu_assignment *a, i
         const struct mgpu_flow_tensor *t = &f->tensor[i];
         int stamp = ++st->stamp;
         for (int k = t->use; k < t->use + t->uses; k++) {
-            int to = device_of(s, a, f->use[k]);
+            int to = s->at[f->use[k]];
             double there = s->end[from];
-            bool weight =
-                f->task[f->use[k]].phase == MGPU_PHASE_UPDATE && task->phase != MGPU_PHASE_UPDATE;
-            if (to >= 0 && s->at[from] >= 0 && crosses(s->replica, s->at[from], to, weight)) {
+            if (crosses(s, from, f->use[k])) {
                 if (st->sent[to] != stamp)
                     st->arrival[to] = send(
                         s, (struct mgpu_transfer){i, -1, s->at[from], to, t->bytes, 0, 0}, there);
                 st->sent[to] = stamp;
                 there = st->arrival[to];
             }
-            st->ready[f->use[k]] = fmax(st->ready[f->use[k]], there);
+            st->ready[f->use[k]] = later(st->ready[f->use[k]], there);
         }
     }
 }
@@ -466,7 +480,8 @@ static void sum_output(struct mgpu_simulator *s, int position, int at)
 {
     const struct mgpu_flow_task *t = &s->flow->task[position];
     struct mgpu_simulator_state *st = s->state;
-    double bytes = (double)t->sum_bytes / t->sums, start = fmax(s->end[position], st->sum_free[at]);
+    double bytes = (double)t->sum_bytes / t->sums,
+           start = later(s->end[position], st->sum_free[at]);
     double ms = t->sums * mgpu_all_reduce_ms(&s->replica->sum[at], bytes);
     s->end[position] = st->sum_free[at] = start + ms;
     st->sum_ms[at] += ms;
@@ -474,15 +489,14 @@ static void sum_output(struct mgpu_simulator *s, int position, int at)
     s->moved += 2 * (s->replica->replicas - 1) * t->sum_bytes;
 }
 
-static void run_task(struct mgpu_simulator *s, const struct mgpu_assignment *a, int position)
+static void run_task(struct mgpu_simulator *s, int position)
 {
     struct mgpu_simulator_state *st = s->state;
-    int group = s->flow->task[position].group, at = device_of(s, a, position);
+    int group = s->flow->task[position].group, at = s->at[position];
     double start = st->ready[position];
     if (group >= 0)
-        start = fmax(start, st->group_ready[group]);
-    start = fmax(start, at >= 0 ? st->device_free[at] : s->host_ms);
-    s->at[position] = at;
+        start = later(start, st->group_ready[group]);
+    start = later(start, at >= 0 ? st->device_free[at] : s->host_ms);
     s->start[position] = start;
     s->end[position] = end_of(s, position, at, start);
     if (at >= 0 && s->replica->sum && s->flow->task[position].sums)
@@ -498,17 +512,17 @@ static double finish(struct mgpu_simulator *s)
     const struct mgpu_flow *f = s->flow;
     double done = 0, backward = 0;
     for (int i = 0; i < f->tasks; i++) {
-        done = fmax(done, s->end[i]);
+        done = later(done, s->end[i]);
         if (f->task[i].phase != MGPU_PHASE_UPDATE)
-            backward = fmax(backward, s->end[i]);
+            backward = later(backward, s->end[i]);
     }
     s->all_reduce = s->exposed = 0;
     for (int d = 0; d < s->replica->topology->devices; d++) {
         if (st->device_free[d] > st->host[d])
-            done = fmax(done, st->device_free[d]);
-        done = fmax(done, st->sum_free[d]);
-        s->all_reduce = fmax(s->all_reduce, st->sum_ms[d]);
-        s->exposed = fmax(s->exposed, st->sum_free[d] - backward);
+            done = later(done, st->device_free[d]);
+        done = later(done, st->sum_free[d]);
+        s->all_reduce = later(s->all_reduce, st->sum_ms[d]);
+        s->exposed = later(s->exposed, st->sum_free[d] - backward);
     }
     return done + s->rest_ms;
 }
@@ -519,11 +533,13 @@ double mgpu_simulate(struct mgpu_simulator *s, const struct mgpu_assignment *a, 
     reset(s);
     count_pending(s, a);
     send_parameters(s, a);
+    for (int i = 0; i < f->tasks; i++)
+        s->at[i] = device_of(s, a, i);
     for (int i = 0, next = 0; i < f->tasks; i++) {
-        run_task(s, a, i);
+        run_task(s, i);
         if (s->end[i] >= stop)
             return INFINITY;
-        deliver(s, a, i);
+        deliver(s, i);
         for (; next < f->completions && f->param[f->completion[next]].complete == i; next++)
             complete(s, a, f->completion[next]);
     }
@@ -538,11 +554,11 @@ double mgpu_sums_end(const struct mgpu_simulator *s, int64_t bucket_bytes)
     int64_t bytes = 0;
     for (int i = 0; i < f->completions; i++) {
         int p = f->completion[i];
-        ready = fmax(ready, s->whole[p]);
+        ready = later(ready, s->whole[p]);
         bytes += f->param[p].bytes;
         if (bytes < bucket_bytes && i + 1 < f->completions)
             continue;
-        end = fmax(end, ready) + mgpu_all_reduce_ms(&s->replica->sum[0], (double)bytes);
+        end = later(end, ready) + mgpu_all_reduce_ms(&s->replica->sum[0], (double)bytes);
         bytes = 0;
     }
     return end;

@@ -225,6 +225,8 @@ static int take_kind(const char **at, const char *spec, struct short_name *s)
     return 0;
 }
 
+enum { MOST_GBIT = 1000000 };
+
 /* "ib", "ib200": one adapter a device; "eth25": one a machine. */
 static bool take_network(const char *word, struct short_name *s)
 {
@@ -237,7 +239,7 @@ static bool take_network(const char *word, struct short_name *s)
     s->adapters = ib ? s->devices : 1;
     if (!s->gbit && end == digits)
         s->gbit = ib ? s->known->network_gbit : 25;
-    return !*end && s->gbit > 0;
+    return !*end && s->gbit > 0 && s->gbit <= MOST_GBIT;
 }
 
 static int take_link(const char *word, const char *spec, struct short_name *s)
@@ -245,6 +247,8 @@ static int take_link(const char *word, const char *spec, struct short_name *s)
     static const char *const words[] = {"nvlink", "pcie", "ib", "ib200", "eth25"};
     if (!s->known)
         return mgpu_fail(MGPU_EUSAGE, "--devices %s: cpu devices take no link", spec);
+    if (s->adapters && (!strncmp(word, "ib", 2) || !strncmp(word, "eth", 3)))
+        return mgpu_fail(MGPU_EUSAGE, "--devices %s: one network, not two", spec);
     if (!strcmp(word, "nvlink") && s->known->nvlink_gb_s == 0)
         return mgpu_fail(MGPU_EUSAGE, "--devices %s: %s has no NVLink", spec, s->known->name);
     if (!strcmp(word, "nvlink"))

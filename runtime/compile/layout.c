@@ -129,8 +129,9 @@ struct rewrite {
 };
 
 /* v with `block`; a reorder is placed now, where there is none yet. It runs whenever v's producer
- * does. */
-static struct mgpu_value *laid(struct rewrite *r, struct mgpu_value *v, int block)
+ * does, and is work of its, or of the user where there is none. */
+static struct mgpu_value *laid(struct rewrite *r, struct mgpu_value *v, int block,
+                               const struct mgpu_node *user)
 {
     struct mgpu_graph *g = r->l->g;
     const struct mgpu_reorder_attrs attrs = {block};
@@ -139,8 +140,11 @@ static struct mgpu_value *laid(struct rewrite *r, struct mgpu_value *v, int bloc
     if (r->other[v->id])
         return r->other[v->id];
     struct mgpu_value *y;
-    g->origin =
-        v->producer ? v->producer->origin : (struct mgpu_origin){"", v->name, "", "", MGPU_FORWARD};
+    g->origin = v->producer ? v->producer->origin
+                : user      ? user->origin
+                            : (struct mgpu_origin){"", v->name, "", "", MGPU_FORWARD};
+    if (!v->producer)
+        g->origin.role = MGPU_FORWARD;
     int rc = mgpu_graph_node(g, &mgpu_op_reorder, &attrs, 1, &v, 1, &y);
     if (rc < 0)
         return mgpu_build_fail(rc, "%s", mgpu_error());
@@ -152,7 +156,7 @@ static int place(struct rewrite *r, struct mgpu_node *node)
 {
     for (int i = 0; i < node->inputs; i++) {
         struct mgpu_value *x = node->input[i];
-        node->input[i] = laid(r, x, block_of(r->l, node, i));
+        node->input[i] = laid(r, x, block_of(r->l, node, i), node);
         if (x && !node->input[i])
             return mgpu_build_error();
     }
@@ -161,7 +165,7 @@ static int place(struct rewrite *r, struct mgpu_node *node)
         if (node->output[i]) {
             struct mgpu_value *y = node->output[i];
             y->block = block_of(r->l, node, node->inputs + i);
-            if (r->l->lasts[y->id] && !laid(r, y, 0))
+            if (r->l->lasts[y->id] && !laid(r, y, 0, NULL))
                 return mgpu_build_error();
         }
     return 0;
@@ -170,7 +174,7 @@ static int place(struct rewrite *r, struct mgpu_node *node)
 /* What outlives the step is plain; the reorders are there. */
 static int leave_plain(struct rewrite *r, struct mgpu_value **v)
 {
-    if (*v && !(*v = laid(r, *v, 0)))
+    if (*v && !(*v = laid(r, *v, 0, NULL)))
         return mgpu_build_error();
     return 0;
 }

@@ -1,7 +1,6 @@
 /* Plans for a model without data: what mgpu-partition does. */
 #include "partitioner/annotate.h"
 #include "partitioner/planner.h"
-#include "partitioner/topology.h"
 #include "runtime/base/names.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
@@ -108,12 +107,20 @@ static int towers(struct mgpu_plan *plan, void *context, int64_t batch)
     return mgpu_find_towers(plan, context, batch);
 }
 
+/* Graphs depend on it (build.c). */
+static void take_devices(void *context, bool gpus)
+{
+    struct mgpu_trainer *t = context;
+    t->for_gpus = gpus;
+}
+
 void mgpu_planner_model_of(struct mgpu_planner_model *out, struct mgpu_trainer *t,
                            const char *precision)
 {
     *out = (struct mgpu_planner_model){.path = t->path,
                                        .graph = build,
                                        .towers = towers,
+                                       .devices = take_devices,
                                        .context = t,
                                        .training = training_text(t, precision)};
 }
@@ -163,16 +170,6 @@ static int planner_options(struct mgpu_planner_options *out, const struct mgpu_o
     return p->memory ? parse_bytes(&out->memory, p->memory) : 0;
 }
 
-/* Graphs depend on it (build.c). */
-static int settle_kinds(struct mgpu_trainer *t, const char *devices)
-{
-    struct mgpu_topology *topology;
-    MGPU_TRY(mgpu_topology_parse(&topology, devices));
-    t->for_gpus = !mgpu_topology_all_cpus(topology);
-    mgpu_topology_free(topology);
-    return 0;
-}
-
 /* ---- The public side ------------------------------------------------------------------------- */
 
 int mgpu_partition_new(struct mgpu_partition **out, const char *model,
@@ -184,8 +181,6 @@ int mgpu_partition_new(struct mgpu_partition **out, const char *model,
     MGPU_TRY(planner_options(&o, options, partition));
     struct mgpu_partition *p = mgpu_xcalloc(1, sizeof *p);
     int rc = mgpu_trainer_planning(&p->trainer, model, options);
-    if (rc == 0)
-        rc = settle_kinds(p->trainer, options->devices);
     if (rc == 0) {
         struct mgpu_planner_model m;
         mgpu_planner_model_of(&m, p->trainer, options->precision ? options->precision : "f32");

@@ -169,6 +169,7 @@ static void test_metrics(void)
 static void test_weights_on(void)
 {
     CHECK_RUN(TWO "--strategy data --weights-on cpu:0 --plan plan.json");
+    CHECK(strstr(out, "cpu:0#1,cpu:0#2: 2 weights; "));
     struct mgpu_plan_file *p = read_plan("plan.json");
     CHECK(p && p->devices == 4 && p->replicas == 2 && p->places == 2 &&
           !strcmp(p->device[2], "cpu:1"));
@@ -177,6 +178,24 @@ static void test_weights_on(void)
             CHECK(!strcmp(p->device[r * p->places + p->owner[i].place], "cpu:0"));
     for (int i = 0; p && i < p->nodes; i++)
         CHECK(p->node[i].place == 0);
+    mgpu_plan_file_free(p);
+    CHECK_RUN(TWO "--strategy single --weights-on cpu:0 --plan plan.json");
+    mgpu_plan_file_free(read_plan("plan.json")); /* it may compute on the other */
+    unlink(build_path("plan.json"));
+}
+
+/* Putting an input's channels in blocks is work of the node that wants them so: no branch. */
+static void test_reorders(void)
+{
+    make_onnx_file(build_path("image.onnx"), "input x float N 16 12 12\n"
+                                             "init A float 32 16 3 3 = normal 0.1\n"
+                                             "init B float 32 32 3 3 = normal 0.1\n"
+                                             "h = Conv(x, A)\n"
+                                             "y = Conv(h, B)\n"
+                                             "output y float N 32 8 8\n");
+    CHECK_RUN("image.onnx --devices 2xcpu --batch 8 --strategy branch --plan plan.json");
+    struct mgpu_plan_file *p = read_plan("plan.json");
+    CHECK(p && place_of(p, "h") != place_of(p, "y"));
     mgpu_plan_file_free(p);
     unlink(build_path("plan.json"));
 }
@@ -663,6 +682,7 @@ int main(void)
     test_strategies();
     test_metrics();
     test_weights_on();
+    test_reorders();
     test_norm_sums("");
     test_norm_sums("--weights-on cuda:0");
     test_norm_sums("--weights-on cuda:1");

@@ -9,7 +9,7 @@
 /* ---- A small result -------------------------------------------------------------------------- */
 
 /* Two towers of two nodes, a join; names that HTML and JSON have to escape. */
-static const char *const outputs[] = {"a<1>", "a2", "b\"1\"", "b&2", "join"};
+static const char *const outputs[] = {"a<1>", "a\n2", "b\"1\"", "b&2", "join"};
 static const char *const types[] = {"LSTM", "Relu", "LSTM", "Relu", "Concat"};
 static const int places[] = {0, 0, 1, 1, 0};
 static const struct mgpu_outline_edge edges[] = {
@@ -117,6 +117,7 @@ static void test_table(const struct mgpu_report *r)
     CHECK(strstr(t, "placement can win 1.9"));
     CHECK(strstr(t, "  cpu:0: 3 nodes, a<1> ... join; 3.0 MiB"));
     CHECK(strstr(t, "  cpu:1        Relu                 b&2"));
+    CHECK(strstr(t, "  cpu:0        Relu                 a\\n2\n")); /* one line */
     free(t);
 }
 

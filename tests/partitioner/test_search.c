@@ -276,6 +276,12 @@ static void check_variant(void)
         CHECK(r->candidate[i].why && *r->candidate[i].why);
     mgpu_search_result_free(r);
     forget(&m);
+    m.whole = stacked; /* it gains nothing */
+    m.launch = 0;
+    CHECK_OK(mgpu_search(&r, &q));
+    CHECK(strstr(find(r, MGPU_TACTIC_STACKED)->why, "within the noise"));
+    mgpu_search_result_free(r);
+    forget(&m);
     test_graph_free(stacked);
     test_graph_free(g);
     mgpu_arena_free(t->arena);

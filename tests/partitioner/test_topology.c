@@ -78,6 +78,8 @@ static void check_refused_names(void)
     CHECK_FAILS(mgpu_topology_parse(&t, "8xh100-ib"), "write 2x8xh100-ib for two");
     CHECK_FAILS(mgpu_topology_parse(&t, "2x8xh100-ib0"), "unknown link");
     CHECK_FAILS(mgpu_topology_parse(&t, "2x8xh100-ib2x"), "unknown link");
+    CHECK_FAILS(mgpu_topology_parse(&t, "2x8xh100-ib1e400"), "unknown link");
+    CHECK_FAILS(mgpu_topology_parse(&t, "2x8xh100-ib-eth25"), "one network, not two");
     CHECK_FAILS(mgpu_topology_parse(&t, "8xh100-nvlink-pcie"), "not both");
     CHECK_FAILS(mgpu_topology_parse(&t, "2000xh100"), "more than 1024 devices");
     CHECK_FAILS(mgpu_topology_parse(&t, "999999999999999999999xh100"), "more than 1024");

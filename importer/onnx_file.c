@@ -73,13 +73,30 @@ static const char *other_kind(const uint8_t *bytes, size_t size)
     return NULL;
 }
 
+/* free() frees what these give, so that protobuf-c's own functions do. */
+static void *allocate(void *unused, size_t size)
+{
+    (void)unused;
+    void *block = malloc(size);
+    if (block)
+        mgpu_large_pages(block, size);
+    return block;
+}
+
+static void release(void *unused, void *block)
+{
+    (void)unused;
+    free(block);
+}
+
 static int unpack(struct mgpu_onnx_file *file, const uint8_t *bytes, size_t size)
 {
+    ProtobufCAllocator allocator = {.alloc = allocate, .free = release};
     const char *other = other_kind(bytes, size);
     if (other)
         return mgpu_fail(MGPU_EINVALID, "%s, not an ONNX model", other);
     MGPU_TRY(mgpu_onnx_scan(&onnx__model_proto__descriptor, bytes, size, MGPU_ONNX_DEPTH));
-    file->proto = onnx__model_proto__unpack(NULL, size, bytes);
+    file->proto = onnx__model_proto__unpack(&allocator, size, bytes);
     return file->proto ? 0 : mgpu_fail(MGPU_EINVALID, "is damaged");
 }
 

@@ -53,6 +53,7 @@ struct mgpu_backend {
     const char *name;  /* "ref", "cpu" */
     bool biases_apart; /* no kernel of it gives conv_grad_weight's second output */
     bool ends;         /* its kernels of matmul and conv know what compilation makes of these */
+    bool spares;       /* memory, for a pass over an expression (runtime/compile/again.c) */
 
     /* NULL-terminated lists of tables, each ended by a NULL op: for nodes whose operands are all
      * plain, and for those that have operands in blocks. */

@@ -23,6 +23,10 @@ uint64_t mgpu_alloc_peak(void);
 int mgpu_alloc(void **out, uint64_t size, const char *what);
 void mgpu_free(void *block);
 
+/* Asks for large pages, which the blocks of mgpu_alloc have where the system gives them: touched
+ * for the first time in fewer faults, and found with fewer misses. */
+void mgpu_large_pages(void *block, size_t size);
+
 /* Small things outside an arena; never NULL. Free with free(). */
 void *mgpu_xcalloc(size_t count, size_t size);
 void *mgpu_xrealloc(void *block, size_t count, size_t size);

@@ -7,31 +7,38 @@
  * z' has the bits of z. The normalisation's own gradient reads x and the statistics. That is half
  * of a convolutional network's activations for one pass over the other half. What was added to z
  * (finish.c) is kept anyway, or computed again first. The same for concatenations, most of whose
- * parts are kept.
+ * parts are kept, and, for a backend that asks for it, for large layer normalisations and
+ * expressions (GELU) whose operands backward reads too.
  */
 #include "runtime/base/status.h"
 #include "runtime/compile/fuse.h"
 #include "runtime/compile/storage.h"
 #include "runtime/ops/movement.h"
 #include "runtime/ops/normalize.h"
+#include "runtime/ops/pointwise.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    NEAR = 16,     /* nodes: what backward reads so soon is kept */
-    LONGEST = 256, /* nodes, one made of the other */
+    NEAR = 16,       /* nodes: what backward reads so soon is kept */
+    LONGEST = 256,   /* nodes, one made of the other */
+    SHORT = 4,       /* the same before an expression or layer normalisation */
+    LARGE = 1 << 18, /* bytes of one of these that is worth it */
 };
 
 struct again {
     struct mgpu_graph *g;
     const struct mgpu_backend *backend;
-    struct mgpu_readers *readers;
     bool *lasts, *changed;
 
     /* by value id */
-    int *may;    /* it can be computed again: how many nodes that takes, one behind the other */
-    bool *stays; /* something else is made of it again */
+    int *behind;  /* the first node of backward that reads it or a view of it; INT_MAX: none does */
+    int *ahead;   /* the last of forward that does; -1: none */
+    bool *needed; /* its memory, under whatever name, is needed otherwise */
+    int *may;     /* it can be computed again: how many nodes that takes, one behind the other */
+    bool *stays;  /* something else is made of it again */
     struct mgpu_value **made;
 };
 
@@ -57,36 +64,57 @@ static void hold_by_bias(struct mgpu_graph *g, const struct mgpu_backend *backen
 
 /* ---- Which ----------------------------------------------------------------------------------- */
 
-/* The first node of backward that reads it, NULL: none. */
-static const struct mgpu_node *first_behind(const struct again *a, const struct mgpu_value *v)
+static int least(int a, int b)
 {
-    const struct mgpu_node *first = NULL;
-    const struct mgpu_readers *r = &a->readers[v->id];
-    for (int i = 0; i < r->count; i++)
-        if (r->node[i]->origin.role == MGPU_BACKWARD && (!first || r->node[i]->id < first->id))
-            first = r->node[i];
-    return first;
+    return a < b ? a : b;
 }
 
-/* There is nothing to gain where its memory is needed under another name, or until backward. */
+static int most(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+static void read_by(struct again *a, const struct mgpu_node *node, int id)
+{
+    bool forward = node->origin.role == MGPU_FORWARD, view = forward && mgpu_is_view(node);
+    int of = view ? node->output[0]->id : -1;
+    if (node->origin.role == MGPU_BACKWARD)
+        a->behind[id] = least(a->behind[id], node->id);
+    if (forward)
+        a->ahead[id] = most(a->ahead[id], node->id);
+    if (!view)
+        return;
+    a->behind[id] = least(a->behind[id], a->behind[of]);
+    a->ahead[id] = most(a->ahead[id], a->ahead[of]);
+    a->needed[id] = a->needed[id] || a->needed[of];
+}
+
+static void find_readers(struct again *a)
+{
+    const struct mgpu_graph *g = a->g;
+    for (int i = 0; i < g->value_count; i++) {
+        a->behind[i] = INT_MAX;
+        a->ahead[i] = -1;
+        a->needed[i] = a->lasts[i] || a->changed[i];
+    }
+    for (int n = g->node_count - 1; n >= 0; n--)
+        for (int i = 0; i < g->nodes[n]->inputs; i++)
+            if (g->nodes[n]->input[i])
+                read_by(a, g->nodes[n], g->nodes[n]->input[i]->id);
+}
+
+/* There is nothing to gain where its memory is needed otherwise, or until backward. */
 static bool is_kept_else(const struct again *a, const struct mgpu_value *v)
 {
-    const struct mgpu_readers *r = &a->readers[v->id];
-    const struct mgpu_node *first = first_behind(a, v);
-    bool kept = a->lasts[v->id] || a->changed[v->id];
-    for (int i = 0; i < r->count; i++) {
-        const struct mgpu_node *node = r->node[i];
-        kept = kept || mgpu_is_view(node) ||
-               (first && node->origin.role == MGPU_FORWARD && first->id - node->id <= NEAR);
-    }
-    return kept;
+    int first = a->behind[v->id];
+    return a->needed[v->id] || (first < INT_MAX && first - a->ahead[v->id] <= NEAR);
 }
 
 /* Backward can have it: it is kept, or computed again. */
 static bool is_there(const struct again *a, const struct mgpu_value *v)
 {
     return !a->changed[v->id] && (v->kind != MGPU_VALUE_RESULT || a->lasts[v->id] ||
-                                  a->may[v->id] || a->stays[v->id] || first_behind(a, v));
+                                  a->may[v->id] || a->stays[v->id] || a->behind[v->id] < INT_MAX);
 }
 
 /* What it is computed from; gives how many. */
@@ -130,21 +158,43 @@ static bool may_concat(const struct again *a, const struct mgpu_node *node)
     return 2 * more <= mgpu_value_bytes(node->output[0]);
 }
 
+/* It takes no more than one that is kept anyway. */
+static bool may_cheap(const struct again *a, const struct mgpu_node *node)
+{
+    bool all = mgpu_value_bytes(node->output[0]) >= LARGE;
+    for (int i = 0; i < node->inputs && all; i++) {
+        const struct mgpu_value *v = node->input[i];
+        all = !v || (is_there(a, v) && a->may[v->id] < SHORT);
+    }
+    return all;
+}
+
+static bool may_again(const struct again *a, const struct mgpu_node *node)
+{
+    const struct mgpu_op *op = node->op;
+    bool read = a->behind[node->output[0]->id] < INT_MAX;
+    if (op == &mgpu_op_batch_norm)
+        return may_norm(a, node);
+    if (op == &mgpu_op_concat)
+        return read && may_concat(a, node);
+    if (a->backend->spares && (op == &mgpu_op_pointwise || op == &mgpu_op_group_norm))
+        return read && may_cheap(a, node);
+    return mgpu_is_view(node) && a->may[node->input[0]->id];
+}
+
 static void decide(struct again *a, const struct mgpu_node *node)
 {
     const struct mgpu_value *y = node->outputs ? node->output[0] : NULL;
-    bool norm = node->op == &mgpu_op_batch_norm, concat = node->op == &mgpu_op_concat;
     int before = 0;
-    if ((!norm && !concat) || node->origin.role != MGPU_FORWARD || is_kept_else(a, y) ||
-        !(norm ? may_norm(a, node) : first_behind(a, y) && may_concat(a, node)))
+    if (!y || node->origin.role != MGPU_FORWARD || is_kept_else(a, y) || !may_again(a, node))
         return;
     for (int i = 0; i < node->inputs; i++)
-        if (node->input[i] && a->may[node->input[i]->id] > before)
-            before = a->may[node->input[i]->id];
+        if (node->input[i])
+            before = most(before, a->may[node->input[i]->id]);
     if (before == LONGEST)
         return;
     a->may[y->id] = before + 1;
-    for (int i = 0; concat && i < node->inputs; i++)
+    for (int i = 0; node->op == &mgpu_op_concat && i < node->inputs; i++)
         a->stays[node->input[i]->id] = true;
 }
 
@@ -208,19 +258,24 @@ int mgpu_compute_again(struct mgpu_graph *g, const struct mgpu_backend *backend)
             hold_by_bias(g, backend, g->nodes[n]);
     struct again a = {.g = g,
                       .backend = backend,
-                      .readers = mgpu_readers_of(g),
                       .lasts = mgpu_lasting_values(g),
                       .changed = mgpu_communicated_values(g),
+                      .behind = mgpu_xcalloc(values, sizeof *a.behind),
+                      .ahead = mgpu_xcalloc(values, sizeof *a.ahead),
+                      .needed = mgpu_xcalloc(values, sizeof *a.needed),
                       .may = mgpu_xcalloc(values, sizeof *a.may),
                       .stays = mgpu_xcalloc(values, sizeof *a.stays),
                       .made = mgpu_xcalloc(values, sizeof *a.made)};
+    find_readers(&a);
     for (int n = 0; n < g->node_count; n++)
         decide(&a, g->nodes[n]);
-    mgpu_readers_free(a.readers, g);
     int rc = append_all(&a);
     g->origin = before;
     free(a.lasts);
     free(a.changed);
+    free(a.behind);
+    free(a.ahead);
+    free(a.needed);
     free(a.may);
     free(a.stays);
     free(a.made);

@@ -9,7 +9,8 @@
  *   fuse     pointwise nodes are computed inside the expressions that use them  (fuse.c)
  *   finish   sums and limits behind a batch normalisation are part of it, and so is the mask before
  *            its gradient                                                        (finish.c)
- *   again    backward computes the outputs of batch normalisations again         (again.c)
+ *   again    backward computes the outputs of batch normalisations, and other values that are
+ *            cheap to make of what is kept, again                                (again.c)
  *
  * Every expression is computed operation by operation as before, so that a result differs by no
  * more than the folding of constants. What is decided depends on the graph alone: ranks with the
@@ -25,7 +26,7 @@
  * parts. Fused nodes keep the origin of the last one; its type names all ("Add+Relu"). */
 void mgpu_fuse(struct mgpu_graph *g, const struct mgpu_backend *backend);
 
-/* Backward computes the outputs of batch normalisations again: behind mgpu_fuse. */
+/* Backward computes cheap values again (again.c): behind mgpu_fuse. */
 int mgpu_compute_again(struct mgpu_graph *g, const struct mgpu_backend *backend);
 
 /* Gradients of biases become nodes of their own, sums of dy: for a backend whose convolutions do

@@ -53,6 +53,7 @@ static unsigned reordered(const struct mgpu_node *node, const struct mgpu_kernel
 }
 
 const struct mgpu_backend mgpu_backend_cpu = {.name = "cpu",
+                                              .spares = true,
                                               .tables = tables,
                                               .blocked = blocked,
                                               .inexact = inexact,

@@ -42,14 +42,11 @@ static const struct mgpu_weight *weight_called(const struct mgpu_trainer *t, con
     return NULL;
 }
 
+/* Zeros are there: memory of ranks begins with them. */
 static void fill_value(void *to, const struct mgpu_stored *e, double value)
 {
     int64_t n = e->bytes / (int64_t)mgpu_dtype_size(e->type);
-    if (value == 0) {
-        memset(to, 0, (size_t)e->bytes);
-        return;
-    }
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n && value != 0; i++)
         mgpu_set_double(to, e->type, i, value);
 }
 
@@ -147,12 +144,16 @@ static void drop_contents(struct mgpu_trainer *t)
     free(stored);
 }
 
+/* What a rank borrows its lender has filled. */
 static int fill_entries(struct mgpu_trainer *t, bool states)
 {
     for (int r = 0; r < mgpu_team_size(t->team); r++)
-        for (int i = 0; i < t->store[r]->count; i++)
-            if ((t->store[r]->entry[i].role == MGPU_STATE) == states)
-                MGPU_TRY(fill_entry(t, r, &t->store[r]->entry[i]));
+        for (int i = 0; i < t->store[r]->count; i++) {
+            const struct mgpu_stored *e = &t->store[r]->entry[i];
+            bool own = mgpu_rank_own(mgpu_team_rank(t->team, r), e->buffer) > 0;
+            if (own && (e->role == MGPU_STATE) == states)
+                MGPU_TRY(fill_entry(t, r, e));
+        }
     return 0;
 }
 

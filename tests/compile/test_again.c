@@ -1,5 +1,4 @@
-/* Batch normalisations whose outputs backward computes again: which ones, and that the bits stay.
- */
+/* Values that backward computes again: which ones, and that the bits stay. */
 #include "runtime/compile/fuse.h"
 #include "runtime/compile/layout.h"
 #include "runtime/graph/fold.h"
@@ -7,6 +6,7 @@
 #include "runtime/ops/build.h"
 #include "runtime/ops/conv.h"
 #include "runtime/ops/normalize.h"
+#include "runtime/ops/pointwise.h"
 #include "runtime/ref/ref.h"
 #include "tests/ops/run_graph.h"
 #include "tests/test.h"
@@ -184,6 +184,72 @@ static void test_bits(bool blocked)
     mgpu_graph_free(h);
 }
 
+/* ---- Expressions and layer normalisations ---------------------------------------------------- */
+
+enum { ROWS = 2048, WIDTH = 32, LAYERS = 12 };
+
+static struct mgpu_value *matrix_weight(struct mgpu_graph *g)
+{
+    static const int64_t sizes[] = {WIDTH, WIDTH};
+    return weight(g, 2, sizes);
+}
+
+/* x + gelu(norm(x) a) b; the normalised values are seen under two shapes. */
+static struct mgpu_value *feed_forward(struct mgpu_graph *g, struct mgpu_value *x)
+{
+    static const int64_t width[] = {WIDTH};
+    struct mgpu_dim flat[] = {mgpu_dim_const(ROWS), mgpu_dim_const(WIDTH)};
+    const struct mgpu_group_norm_attrs norm = {.axis = 2, .epsilon = 1e-5};
+    struct mgpu_value *out[3], *in[] = {x, weight(g, 1, width), weight(g, 1, width)};
+    CHECK_OK(mgpu_graph_node(g, &mgpu_op_group_norm, &norm, 3, in, 3, out));
+    struct mgpu_value *h =
+        mgpu_matmul(g, mgpu_reshape(g, out[0], 2, flat), false, matrix_weight(g), false);
+    struct mgpu_value *half = mgpu_affine(g, mgpu_unary(g, MGPU_X_ERF, h), 0.5, 0.5);
+    h = mgpu_matmul(g, mgpu_mul(g, h, half), false, matrix_weight(g), false);
+    return mgpu_add(g, x, mgpu_reshape(g, h, 3, x->dims));
+}
+
+static struct mgpu_graph *feed_forwards(void)
+{
+    struct mgpu_graph *g = new_graph();
+    struct mgpu_dim dims[] = {mgpu_dim_const(4), mgpu_dim_const(ROWS / 4), mgpu_dim_const(WIDTH)};
+    struct mgpu_value *x = mgpu_graph_input(g, "x", MGPU_FLOAT, 3, dims);
+    for (int i = 0; i < LAYERS; i++)
+        x = feed_forward(g, x);
+    struct mgpu_value *loss = mgpu_reduce(g, MGPU_REDUCE_SUM, mgpu_mul(g, x, x), 7, false);
+    mgpu_graph_output(g, "loss", loss);
+    CHECK_OK(mgpu_gradient(g, loss, false));
+    mgpu_fuse(g, &mgpu_backend_cpu);
+    return g;
+}
+
+static int count_again(const struct mgpu_graph *g, const struct mgpu_op *op)
+{
+    int n = 0;
+    for (int i = 0; i < g->node_count; i++)
+        n += g->nodes[i]->op == op && g->nodes[i]->origin.role == MGPU_RECOMPUTE;
+    return n;
+}
+
+/* All but those near the end; a backend that does not ask for it keeps them. */
+static void test_cheap(void)
+{
+    static double kept[MOST], made[MOST];
+    struct mgpu_graph *g = feed_forwards(), *h = feed_forwards(), *r = feed_forwards();
+    compute_again(h);
+    CHECK_OK(mgpu_compute_again(r, &mgpu_backend_ref));
+    int norms = count_again(h, &mgpu_op_group_norm), gelus = count_again(h, &mgpu_op_pointwise);
+    CHECK_(norms > LAYERS - 4 && norms <= LAYERS, "%d of %d", norms, LAYERS);
+    CHECK_(gelus > LAYERS - 4 && gelus <= LAYERS, "%d of %d", gelus, LAYERS);
+    CHECK(count_again(r, &mgpu_op_group_norm) + count_again(r, &mgpu_op_pointwise) == 0);
+    int n = gradients(g, kept);
+    CHECK(n > 1000 && gradients(h, made) == n);
+    CHECK(!memcmp(kept, made, sizeof *kept * (size_t)n));
+    mgpu_graph_free(g);
+    mgpu_graph_free(h);
+    mgpu_graph_free(r);
+}
+
 int main(void)
 {
     mgpu_fold_set(mgpu_ref_fold);
@@ -191,5 +257,6 @@ int main(void)
     test_kept();
     test_bits(false);
     test_bits(true);
+    test_cheap();
     return test_end();
 }

@@ -184,9 +184,12 @@ static int search(struct mgpu_planner *p)
         .inseparable = p->inseparable,
         .strategy = any ? NULL : o->strategy,
         .memory = o->compile ? mgpu_planner_memory : NULL,
+        .time = p->profile ? mgpu_planner_time : NULL,
         .budget_ms = o->search_ms};
     MGPU_TRY(mgpu_search(&result, &request));
-    int rc = mgpu_planner_report(p, result);
+    int rc = o->measure && o->profile ? mgpu_profile_write(p->profile, o->profile) : 0;
+    if (rc == 0)
+        rc = mgpu_planner_report(p, result);
     mgpu_search_result_free(result);
     return rc;
 }

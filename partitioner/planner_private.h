@@ -60,6 +60,13 @@ struct mgpu_plan_file *mgpu_planner_plan(struct mgpu_planner *planner,
 /* The search's `memory`: candidates on CPUs are compiled; `context` is the planner. */
 int mgpu_planner_memory(void *context, const struct mgpu_candidate *candidate, int64_t *bytes);
 
+/* The plan's model, batch and strategy: with them it can be run. */
+int mgpu_planner_describe(const struct mgpu_planner *planner,
+                          const struct mgpu_candidate *candidate, struct mgpu_plan_file *plan);
+
+/* The search's `time`: from the profile, or the candidate is run; `context` is the planner. */
+int mgpu_planner_time(void *context, const struct mgpu_candidate *candidate, double *ms);
+
 /* What a process that runs the candidate here grows by; 0: not known. */
 int64_t mgpu_planner_resident(const struct mgpu_planner *planner,
                               const struct mgpu_candidate *candidate);

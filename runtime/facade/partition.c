@@ -6,6 +6,7 @@
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
+#include "runtime/facade/trial.h"
 #include "runtime/graph/fold.h"
 #include "runtime/ref/ref.h"
 
@@ -114,6 +115,7 @@ void mgpu_planner_model_of(struct mgpu_planner_model *out, struct mgpu_trainer *
     *out = (struct mgpu_planner_model){.path = t->path,
                                        .graph = build,
                                        .towers = towers,
+                                       .run = mgpu_trial_of_plan,
                                        .context = t,
                                        .training = training_text(t, precision)};
 }

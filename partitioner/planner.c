@@ -215,6 +215,7 @@ int mgpu_planner_run(struct mgpu_planned **out, const struct mgpu_planner_model 
     p.planned->arena = arena;
     int rc = run(&p);
     mgpu_planner_tasks_free(&p);
+    free(p.code);
     for (int v = 0; v < MGPU_VARIANTS; v++)
         mgpu_plan_free(p.variant[v]);
     mgpu_profile_free(p.profile);

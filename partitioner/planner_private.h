@@ -2,6 +2,7 @@
 #ifndef MGPU_PARTITIONER_PLANNER_PRIVATE_H
 #define MGPU_PARTITIONER_PLANNER_PRIVATE_H
 
+#include "partitioner/memory.h"
 #include "partitioner/pins.h"
 #include "partitioner/planner.h"
 #include "partitioner/profile.h"
@@ -24,6 +25,12 @@ struct mgpu_planner_graph {
     struct mgpu_task_graph *graph;
 };
 
+/* What the ranks of a candidate that was compiled run. */
+struct mgpu_planner_code {
+    const int64_t *memory; /* the candidate's */
+    struct mgpu_memory_code code;
+};
+
 struct mgpu_planner {
     const struct mgpu_planner_model *model;
     const struct mgpu_planner_options *options;
@@ -39,6 +46,8 @@ struct mgpu_planner {
     struct mgpu_graph *whole[MGPU_VARIANTS];  /* that tasks were made of, or NULL */
     int graphs;
     struct mgpu_planner_graph *graph;
+    int codes;
+    struct mgpu_planner_code *code;
 };
 
 /* The search's `tasks`; `context` is the planner. */

@@ -55,7 +55,7 @@ static int by_start(const void *a, const void *b)
 }
 
 static void fill_events(const struct mgpu_search_run *run, struct mgpu_candidate *c,
-                        const struct mgpu_tried *t, const struct mgpu_simulator *s)
+                        const struct mgpu_tried *t, const struct mgpu_simulator *s, double stretch)
 {
     const struct mgpu_flow *f = t->flow;
     c->events = f->tasks + s->transfers;
@@ -70,6 +70,10 @@ static void fill_events(const struct mgpu_search_run *run, struct mgpu_candidate
                                           .end_ms = s->end[i]};
     for (int i = 0; i < s->transfers; i++)
         add_event(f, &c->event[f->tasks + i], &s->transfer[i]);
+    for (int i = 0; i < c->events; i++) {
+        c->event[i].start_ms *= stretch;
+        c->event[i].end_ms *= stretch;
+    }
     qsort(c->event, (size_t)c->events, sizeof *c->event, by_start);
 }
 
@@ -93,6 +97,7 @@ void mgpu_candidate_fill(const struct mgpu_search_run *run, struct mgpu_candidat
                                  .graph = t->flow->graph,
                                  .bucket_bytes = t->bucket_bytes,
                                  .tried = t->placed,
+                                 .ran = t->ran,
                                  .proven = t->proven,
                                  .lower_bound_ms = t->bound,
                                  .step_ms = t->ms};
@@ -107,7 +112,8 @@ void mgpu_candidate_fill(const struct mgpu_search_run *run, struct mgpu_candidat
                       run->request->weights_on, arena);
     replica.bucket_bytes = t->bucket_bytes;
     struct mgpu_simulator *s = mgpu_simulator_new(t->flow, &replica);
-    c->step_ms = mgpu_simulate_contended(s, &t->assignment);
+    double simulated = mgpu_simulate_contended(s, &t->assignment);
+    c->step_ms = t->ran ? t->ms : simulated;
     mgpu_simulate_memory(s, &t->assignment);
     c->speedup = run->single / c->step_ms;
     c->gap = c->lower_bound_ms > 0 ? c->step_ms / c->lower_bound_ms - 1 : 0;
@@ -115,7 +121,7 @@ void mgpu_candidate_fill(const struct mgpu_search_run *run, struct mgpu_candidat
     fill_placement(run, c, t);
     fill_memory(run, c, s);
     c->memory = t->memory ? t->memory : c->memory;
-    fill_events(run, c, t, s);
+    fill_events(run, c, t, s, c->step_ms / simulated);
     mgpu_simulator_free(s);
     mgpu_arena_free(arena);
 }

@@ -1,11 +1,13 @@
 #include "partitioner/memory.h"
 
+#include "partitioner/cost.h"
 #include "runtime/base/status.h"
 #include "runtime/compile/program.h"
 #include "runtime/graph/step_scalar.h"
 
 #include <omp.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void add_up(struct mgpu_memory *m)
 {
@@ -14,6 +16,30 @@ static void add_up(struct mgpu_memory *m)
 }
 
 /* ---- From a compilation ---------------------------------------------------------------------- */
+
+static bool in_blocks(const struct mgpu_instruction *in)
+{
+    for (int i = 0; i < in->inputs + in->outputs; i++)
+        if (in->tensor[i].block)
+            return true;
+    return false;
+}
+
+/* oneDNN makes products of convolutions whose operands are plain. */
+static struct mgpu_memory_code code_of(const struct mgpu_program *p)
+{
+    struct mgpu_memory_code code = {.instructions = p->instructions};
+    for (int k = 0; k < p->instructions; k++) {
+        const struct mgpu_instruction *in = &p->instruction[k];
+        enum mgpu_class class = mgpu_class_of(in->node->op);
+        bool made = in->kernel && !strcmp(in->kernel->name, "onednn");
+        code.primitives += made;
+        code.products |=
+            made && (class == MGPU_CLASS_GEMM || (class == MGPU_CLASS_CONV && !in_blocks(in)));
+        code.convolutions |= (made && class == MGPU_CLASS_CONV) || class == MGPU_CLASS_RNN;
+    }
+    return code;
+}
 
 static void read_program(struct mgpu_memory *m, const struct mgpu_program *p,
                          const struct mgpu_store_layout *store)
@@ -26,6 +52,7 @@ static void read_program(struct mgpu_memory *m, const struct mgpu_program *p,
         .activations = p->bytes[MGPU_BUFFER_ARENA],
         .samples = p->bytes[MGPU_BUFFER_INPUTS] + p->bytes[MGPU_BUFFER_RESULTS],
         .constants = p->bytes[MGPU_BUFFER_CONSTANTS] + MGPU_SCALARS * (int64_t)sizeof(double)};
+    m->code = code_of(p);
     m->shared = mgpu_program_may_share(p) ? m->weights + m->states : 0;
     add_up(m);
 }
@@ -186,14 +213,19 @@ struct mgpu_memory mgpu_memory_of_tasks(const struct mgpu_task_graph *t, const i
 /* Of what allocators hold: ends of pages and of what threads have taken for themselves. */
 static const double LOST = 0.06;
 
-/* As the maps of running processes show it: code of oneDNN (7 MiB, half of that without
- * convolutions and recurrent layers) and of the rest as a step touches it, code that oneDNN makes,
- * threads; and what a rank keeps of a task on the heap: nodes, values, the instruction, its kernel.
- */
-int64_t mgpu_memory_resident(int64_t buffers, int64_t samples, int64_t file, int64_t tasks)
+/* As processes that run small models show it: code of libraries and threads as any step touches
+ * them; oneDNN's for products, and for convolutions and recurrent layers, as far as some run; code
+ * that it makes; what a rank keeps of an instruction on the heap (nodes, values, its kernel); and
+ * of the file's copy what is freed in too small pieces to go back to the system. */
+int64_t mgpu_memory_resident(int64_t buffers, int64_t samples, int64_t file,
+                             const struct mgpu_memory_code *code)
 {
-    static const int64_t RUNNING = INT64_C(12) << 20, TASK = 8 << 10;
-    return (int64_t)((1 + LOST) * (double)(buffers + samples + file + RUNNING + tasks * TASK));
+    static const int64_t RUNNING = 7424 << 10, PRODUCTS = 4608 << 10, CONVOLUTIONS = 1 << 20,
+                         PRIMITIVE = 12 << 10, INSTRUCTION = 6 << 10, PIECES = 4 << 20;
+    int64_t all = buffers + samples + file + (file < PIECES ? file : PIECES) + RUNNING;
+    all += (code->products ? PRODUCTS : 0) + (code->convolutions ? CONVOLUTIONS : 0);
+    all += code->primitives * PRIMITIVE + code->instructions * INSTRUCTION;
+    return (int64_t)((1 + LOST) * (double)all);
 }
 
 int64_t mgpu_memory_overhead(const struct mgpu_device_kind *kind, int64_t total, int devices)

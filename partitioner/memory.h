@@ -13,6 +13,10 @@ struct mgpu_memory {
     int64_t constants;
     int64_t total;
     int64_t shared; /* of this, what replicas on CPU devices have from the first of them */
+    struct mgpu_memory_code {
+        int instructions, primitives; /* primitives: those of them that oneDNN makes code for */
+        bool products, convolutions;  /* what of the library runs: convolutions or recurrence */
+    } code;                           /* of a compilation */
 };
 
 /* What rank `rank` of a plan allocates, from its compilation (nothing runs): exact on CPU devices.
@@ -28,10 +32,11 @@ struct mgpu_memory mgpu_memory_of_tasks(const struct mgpu_task_graph *tasks, con
                                         const int *owner, int device);
 
 /* About what a process on CPUs that runs a plan grows by: `buffers` of all ranks, `samples` of
- * a batch as they are read, the model's file, the `tasks` of all ranks; beside that some MiB for
- * code of libraries, threads and kernels, and a share for what allocators lose. The same for the
- * same plan: it is in the plan's file. */
-int64_t mgpu_memory_resident(int64_t buffers, int64_t samples, int64_t file, int64_t tasks);
+ * a batch as they are read, the model's file, the code of all ranks; beside that some MiB for
+ * libraries, threads and kernels, and a share for what allocators lose. The same for the same plan:
+ * it is in the plan's file. */
+int64_t mgpu_memory_resident(int64_t buffers, int64_t samples, int64_t file,
+                             const struct mgpu_memory_code *code);
 
 /* What a process on a GPU needs beside that: the driver's context and NCCL's buffers, and a share
  * for what allocators lose. 0 for CPU kinds. */

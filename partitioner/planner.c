@@ -196,9 +196,12 @@ static int search(struct mgpu_planner *p)
         .inseparable = p->inseparable,
         .strategy = any ? NULL : o->strategy,
         .memory = o->compile ? mgpu_planner_memory : NULL,
+        .time = p->profile ? mgpu_planner_time : NULL,
         .budget_ms = o->search_ms};
     MGPU_TRY(mgpu_search(&result, &request));
-    int rc = mgpu_planner_report(p, result);
+    int rc = o->measure && o->profile ? mgpu_profile_write(p->profile, o->profile) : 0;
+    if (rc == 0)
+        rc = mgpu_planner_report(p, result);
     mgpu_search_result_free(result);
     return rc;
 }
@@ -224,6 +227,7 @@ int mgpu_planner_run(struct mgpu_planned **out, const struct mgpu_planner_model 
     p.planned->arena = arena;
     int rc = run(&p);
     mgpu_planner_tasks_free(&p);
+    free(p.code);
     for (int v = 0; v < MGPU_VARIANTS; v++)
         mgpu_plan_free(p.variant[v]);
     mgpu_profile_free(p.profile);

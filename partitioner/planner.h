@@ -15,6 +15,7 @@
 #include "partitioner/report.h"
 
 struct mgpu_plan;
+struct mgpu_plan_file;
 struct mgpu_topology;
 
 struct mgpu_planner_model {
@@ -28,6 +29,9 @@ struct mgpu_planner_model {
     /* Told before the first graph is asked for: whether there are GPUs among the devices. NULL: it
      * does not matter. */
     void (*devices)(void *context, bool gpus);
+    /* Runs the plan here, as training would, and gives the milliseconds of a step; NULL: it cannot.
+     */
+    int (*run)(double *ms, void *context, const struct mgpu_plan_file *plan);
     void *context;
     const char *training; /* for the reader: losses and optimizer */
 };
@@ -47,8 +51,9 @@ struct mgpu_planner_options {
 
     bool compile; /* CPU plans are compiled, for their exact memory */
 
-    /* Times this model's operators on the devices, which must be here, and keeps them in `profile`
-     * when it is given. Progress: what is measured, and the share that is done; may be NULL. */
+    /* Times this model's operators on the devices, which must be here, and what plans of them are
+     * then listed and may be chosen; keeps the times in `profile` when it is given. Progress: what
+     * is measured, and the share that is done; may be NULL. */
     bool measure;
     void (*progress)(void *context, const char *what, double share);
     void *progress_context;

@@ -1,8 +1,12 @@
-/* --measure: which batches, and how many ranks at a time. */
+/* --measure: which batches, and how many ranks at a time; then plans as a whole. */
 #include "partitioner/measure.h"
+#include "partitioner/plan_file.h"
 #include "partitioner/planner_private.h"
+#include "partitioner/signature.h"
 #include "runtime/base/status.h"
+#include "runtime/compile/plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 struct copies {
@@ -65,7 +69,68 @@ int mgpu_planner_measure(struct mgpu_planner *p)
         rc = measure_all(p, device, count, stacked, false);
     rc = mgpu_prefix(rc, "--measure");
     free(device);
-    if (rc == 0 && p->options->profile)
-        rc = mgpu_profile_write(p->profile, p->options->profile);
+    return rc;
+}
+
+/* ---- Plans ----------------------------------------------------------------------------------- */
+
+/* Everything that its step depends on, but for the machine. */
+static int hash_plan(char hash[MGPU_PROFILE_HASH], const struct mgpu_planner *p,
+                     const struct mgpu_plan_file *plan)
+{
+    char *text = NULL;
+    size_t size = 0;
+    const struct mgpu_topology *t = p->planned->topology;
+    FILE *to = open_memstream(&text, &size);
+    if (!to)
+        return mgpu_fail(MGPU_ENOMEM, "no memory for the plan");
+    int rc = mgpu_plan_file_print(plan, to);
+    fprintf(to, "%s, %d threads", p->model->training, t->kind[t->device[0].kind].threads);
+    fclose(to);
+    snprintf(hash, MGPU_PROFILE_HASH, "%016llx",
+             (unsigned long long)mgpu_hash_bytes(0, text, size));
+    free(text);
+    return rc;
+}
+
+/* Runs what the profile does not have. What cannot be run keeps its simulated time. */
+static int time_plan(struct mgpu_planner *p, const struct mgpu_plan_file *plan, double *ms)
+{
+    char hash[MGPU_PROFILE_HASH];
+    const struct mgpu_planner_options *o = p->options;
+    char what[64];
+    snprintf(what, sizeof what, "plan '%s'", plan->strategy);
+    MGPU_TRY(hash_plan(hash, p, plan));
+    double known = mgpu_profile_plan_ms(p->profile, hash);
+    if (known < 0 && (!o->measure || !p->model->run))
+        return 0;
+    if (known < 0) {
+        if (o->progress)
+            o->progress(o->progress_context, what, 0);
+        if (p->model->run(&known, p->model->context, plan) < 0) {
+            mgpu_note("--measure: %s was not run: %s", what, mgpu_error());
+            return 0;
+        }
+        if (o->progress)
+            o->progress(o->progress_context, what, 1);
+        mgpu_profile_set_plan(p->profile, hash, known);
+    }
+    *ms = known;
+    return 0;
+}
+
+int mgpu_planner_time(void *context, const struct mgpu_candidate *c, double *ms)
+{
+    struct mgpu_planner *p = context;
+    int *device;
+    if (!mgpu_topology_all_cpus(p->planned->topology))
+        return 0;
+    struct mgpu_plan_file *plan = mgpu_planner_plan(p, c, &device);
+    for (int i = 0; i < plan->devices; i++)
+        plan->predicted.memory_bytes[i] = 0; /* no part of the hash */
+    int rc = mgpu_planner_describe(p, c, plan);
+    if (rc == 0 && plan->replicas * plan->places <= MGPU_MAX_RANKS)
+        rc = time_plan(p, plan, ms);
+    mgpu_plan_file_free(plan);
     return rc;
 }

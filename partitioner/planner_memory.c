@@ -1,5 +1,4 @@
 /* The memory of CPU plans is known exactly: the plan is compiled, and nothing of it runs. */
-#include "partitioner/memory.h"
 #include "partitioner/plan_check.h"
 #include "partitioner/planner_private.h"
 #include "runtime/base/status.h"
@@ -23,6 +22,7 @@ static int plan_bytes(struct mgpu_planner *p, const struct mgpu_plan_file *file,
                       int64_t *bytes)
 {
     struct mgpu_plan *plan;
+    struct mgpu_planner_code code = {.memory = bytes};
     int rc = 0;
     MGPU_TRY(mgpu_plan_from_file(&plan, file));
     memset(bytes, 0, sizeof *bytes * (size_t)p->planned->topology->devices);
@@ -31,8 +31,14 @@ static int plan_bytes(struct mgpu_planner *p, const struct mgpu_plan_file *file,
         rc = compiled_memory(p, plan, place, device[place], &one);
         for (int r = 0; r < plan->replicas; r++)
             bytes[device[r * plan->places + place]] += one.total - (r ? one.shared : 0);
+        code.code.instructions += plan->replicas * one.code.instructions;
+        code.code.primitives += plan->replicas * one.code.primitives;
+        code.code.products |= one.code.products;
+        code.code.convolutions |= one.code.convolutions;
     }
     mgpu_plan_free(plan);
+    p->code = mgpu_grow(p->code, (size_t)p->codes, sizeof *p->code);
+    p->code[p->codes++] = code;
     return rc;
 }
 
@@ -49,22 +55,17 @@ int mgpu_planner_memory(void *context, const struct mgpu_candidate *c, int64_t *
     return rc;
 }
 
-/* A place goes through the whole step's tasks, and keeps its part of them. */
-static int64_t kept_tasks(const struct mgpu_candidate *c)
-{
-    int64_t all = c->graph->tasks;
-    return c->replicas * (all + (c->ranks - 1) * all / 4);
-}
-
 int64_t mgpu_planner_resident(const struct mgpu_planner *p, const struct mgpu_candidate *c)
 {
     int64_t buffers = 0;
     struct stat file;
-    if (!p->options->compile || !mgpu_topology_all_cpus(p->planned->topology) ||
-        stat(p->model->path, &file) < 0)
+    int i = 0;
+    while (i < p->codes && p->code[i].memory != c->memory)
+        i++;
+    if (i == p->codes || stat(p->model->path, &file) < 0)
         return 0;
     for (int d = 0; d < p->planned->topology->devices; d++)
         buffers += c->memory[d];
     return mgpu_memory_resident(buffers, c->replicas * c->graph->input_bytes, file.st_size,
-                                kept_tasks(c));
+                                &p->code[i].code);
 }

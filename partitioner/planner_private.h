@@ -2,6 +2,7 @@
 #ifndef MGPU_PARTITIONER_PLANNER_PRIVATE_H
 #define MGPU_PARTITIONER_PLANNER_PRIVATE_H
 
+#include "partitioner/memory.h"
 #include "partitioner/pins.h"
 #include "partitioner/planner.h"
 #include "partitioner/profile.h"
@@ -24,6 +25,12 @@ struct mgpu_planner_graph {
     struct mgpu_task_graph *graph;
 };
 
+/* What the ranks of a candidate that was compiled run. */
+struct mgpu_planner_code {
+    const int64_t *memory; /* the candidate's */
+    struct mgpu_memory_code code;
+};
+
 struct mgpu_planner {
     const struct mgpu_planner_model *model;
     const struct mgpu_planner_options *options;
@@ -40,6 +47,8 @@ struct mgpu_planner {
     const struct mgpu_task_graph *first[MGPU_VARIANTS]; /* those that were built of it, or NULL */
     int graphs;
     struct mgpu_planner_graph *graph;
+    int codes;
+    struct mgpu_planner_code *code;
 };
 
 /* The search's `tasks`; `context` is the planner. */
@@ -60,6 +69,13 @@ struct mgpu_plan_file *mgpu_planner_plan(struct mgpu_planner *planner,
 
 /* The search's `memory`: candidates on CPUs are compiled; `context` is the planner. */
 int mgpu_planner_memory(void *context, const struct mgpu_candidate *candidate, int64_t *bytes);
+
+/* The plan's model, batch and strategy: with them it can be run. */
+int mgpu_planner_describe(const struct mgpu_planner *planner,
+                          const struct mgpu_candidate *candidate, struct mgpu_plan_file *plan);
+
+/* The search's `time`: from the profile, or the candidate is run; `context` is the planner. */
+int mgpu_planner_time(void *context, const struct mgpu_candidate *candidate, double *ms);
 
 /* What a process that runs the candidate here grows by; 0: not known. */
 int64_t mgpu_planner_resident(const struct mgpu_planner *planner,

@@ -238,21 +238,26 @@ static void list_alternatives(struct make *m)
     }
 }
 
-static int describe_model(struct make *m)
+int mgpu_planner_describe(const struct mgpu_planner *p, const struct mgpu_candidate *c,
+                          struct mgpu_plan_file *plan)
 {
-    char sha[MGPU_SHA256_TEXT], hash[MGPU_PROFILE_HASH];
-    struct mgpu_plan_file *plan = m->plan;
-    MGPU_TRY(mgpu_sha256_file(sha, m->p->model->path));
-    const char *slash = strrchr(m->p->model->path, '/');
-    plan->model_file = mgpu_arena_string(plan->arena, slash ? slash + 1 : m->p->model->path);
+    char sha[MGPU_SHA256_TEXT];
+    MGPU_TRY(mgpu_sha256_file(sha, p->model->path));
+    const char *slash = strrchr(p->model->path, '/');
+    plan->model_file = mgpu_arena_string(plan->arena, slash ? slash + 1 : p->model->path);
     plan->sha256 = mgpu_arena_string(plan->arena, sha);
-    plan->batch = m->p->options->batch;
-    plan->strategy = mgpu_tactic_name(m->chosen->strategy);
-    if (m->p->profile) {
-        mgpu_profile_hash(m->p->profile, hash);
-        plan->profile = mgpu_arena_string(plan->arena, hash);
-    }
+    plan->batch = p->options->batch;
+    plan->strategy = mgpu_tactic_name(c->strategy);
     return 0;
+}
+
+static void name_profile(struct make *m)
+{
+    char hash[MGPU_PROFILE_HASH];
+    if (!m->p->profile)
+        return;
+    mgpu_profile_hash(m->p->profile, hash);
+    m->plan->profile = mgpu_arena_string(m->plan->arena, hash);
 }
 
 /* ---- The timeline ---------------------------------------------------------------------------- */
@@ -325,7 +330,8 @@ int mgpu_planner_report(struct mgpu_planner *p, const struct mgpu_search_result 
         .p = p, .result = result, .chosen = &result->candidate[0], .plan = mgpu_plan_file_new()};
     struct mgpu_planned *planned = p->planned;
     planned->plan = m.plan;
-    MGPU_TRY(describe_model(&m));
+    MGPU_TRY(mgpu_planner_describe(p, m.chosen, m.plan));
+    name_profile(&m);
     make_plan(&m);
     set_predicted(&m);
     list_alternatives(&m);

@@ -46,6 +46,7 @@ void mgpu_profile_free(struct mgpu_profile *p)
         return;
     free(p->entry);
     free(p->ranks);
+    free(p->plan);
     mgpu_arena_free(p->arena);
 }
 
@@ -117,6 +118,33 @@ double mgpu_profile_ms(const struct mgpu_profile *p, const struct mgpu_device_ki
     mgpu_node_signature(text, node);
     double ms = find_ms(p, kind->threads, kind->busy, text);
     return ms >= 0 ? ms : between(p, kind, text);
+}
+
+/* ---- Plans ----------------------------------------------------------------------------------- */
+
+static struct mgpu_profile_plan *find_plan(const struct mgpu_profile *p, const char *plan)
+{
+    for (int i = 0; i < p->plans; i++)
+        if (!strcmp(p->plan[i].plan, plan))
+            return &p->plan[i];
+    return NULL;
+}
+
+double mgpu_profile_plan_ms(const struct mgpu_profile *p, const char *plan)
+{
+    const struct mgpu_profile_plan *there = find_plan(p, plan);
+    return there ? there->ms : -1;
+}
+
+void mgpu_profile_set_plan(struct mgpu_profile *p, const char *plan, double ms)
+{
+    struct mgpu_profile_plan *there = find_plan(p, plan);
+    if (!there) {
+        p->plan = mgpu_grow(p->plan, (size_t)p->plans, sizeof *p->plan);
+        there = &p->plan[p->plans++];
+        there->plan = mgpu_arena_string(p->arena, plan);
+    }
+    there->ms = ms;
 }
 
 /* ---- Ranks ----------------------------------------------------------------------------------- */

@@ -3,11 +3,13 @@
  *     {"version": 1, "machine": "AMD EPYC, 2 cores",
  *      "nodes": [{"threads": 1, "busy": 2, "node": "matmul{...} float[64,256] ...", "ms": 0.21}],
  *      "ranks": [{"threads": 1, "ranks": 2, "all_reduce_ms": 0.05, "all_reduce_gb_s": 6,
- *                 "copy_ms": 0.03, "copy_gb_s": 5, "step_ms": 0.1, "check_gb_s": 9}]}
+ *                 "copy_ms": 0.03, "copy_gb_s": 5, "step_ms": 0.1, "check_gb_s": 9}],
+ *      "plans": [{"plan": "1f0c...", "ms": 12.6}]}
  *
  * `busy` CPU devices of `threads` threads each ran the same thing at the same time: they share the
- * memory, so times differ from those of one alone. Entries are sorted: the same measurements give
- * the same file and hash.
+ * memory, so times differ from those of one alone. A plan that was run has the hash of all that
+ * makes its step: model, placement, batch, loss, optimizer, threads. Entries are sorted: the same
+ * measurements give the same file and hash.
  */
 #ifndef MGPU_PARTITIONER_PROFILE_H
 #define MGPU_PARTITIONER_PROFILE_H
@@ -54,6 +56,10 @@ double mgpu_profile_ms(const struct mgpu_profile *profile, const struct mgpu_dev
 void mgpu_profile_set(struct mgpu_profile *profile, int threads, int busy,
                       const struct mgpu_node *node, double ms);
 void mgpu_profile_set_ranks(struct mgpu_profile *profile, const struct mgpu_profile_ranks *ranks);
+
+/* Milliseconds of a plan's step; < 0: it was not run. */
+double mgpu_profile_plan_ms(const struct mgpu_profile *profile, const char *plan);
+void mgpu_profile_set_plan(struct mgpu_profile *profile, const char *plan, double ms);
 
 /* NULL: not measured. */
 const struct mgpu_profile_ranks *mgpu_profile_ranks(const struct mgpu_profile *profile, int threads,

@@ -88,6 +88,29 @@ static struct json_object *ranks_json(const struct mgpu_profile *p)
     return list;
 }
 
+static int by_plan(const void *a, const void *b)
+{
+    const struct mgpu_profile_plan *x = a, *y = b;
+    return strcmp(x->plan, y->plan);
+}
+
+static struct json_object *plans_json(const struct mgpu_profile *p)
+{
+    struct json_object *list = json_object_new_array();
+    struct mgpu_profile_plan *sorted = mgpu_xcalloc((size_t)p->plans + 1, sizeof *sorted);
+    if (p->plans)
+        memcpy(sorted, p->plan, sizeof *sorted * (size_t)p->plans);
+    qsort(sorted, (size_t)p->plans, sizeof *sorted, by_plan);
+    for (int i = 0; i < p->plans; i++) {
+        struct json_object *o = json_object_new_object();
+        json_object_object_add(o, "plan", json_object_new_string(sorted[i].plan));
+        add_number(o, "ms", sorted[i].ms);
+        json_object_array_add(list, o);
+    }
+    free(sorted);
+    return list;
+}
+
 static struct json_object *profile_json(const struct mgpu_profile *p)
 {
     struct json_object *root = json_object_new_object();
@@ -95,6 +118,7 @@ static struct json_object *profile_json(const struct mgpu_profile *p)
     json_object_object_add(root, "machine", json_object_new_string(p->machine));
     json_object_object_add(root, "nodes", nodes_json(p));
     json_object_object_add(root, "ranks", ranks_json(p));
+    json_object_object_add(root, "plans", plans_json(p));
     return root;
 }
 
@@ -168,13 +192,26 @@ static int read_ranks(struct mgpu_profile *p, struct json_object *o, const char 
     return 0;
 }
 
+static int read_plan(struct mgpu_profile *p, struct json_object *o, const char *where)
+{
+    static const char *const keys[] = {"plan", "ms", NULL};
+    const char *plan = NULL;
+    double ms = 0;
+    MGPU_TRY(mgpu_json_keys(o, where, keys));
+    MGPU_TRY(mgpu_json_text(&plan, o, where, "plan", true));
+    MGPU_TRY(mgpu_json_number(&ms, o, where, "ms", true, 0, 1e9));
+    mgpu_profile_set_plan(p, plan, ms);
+    return 0;
+}
+
 static int read_list(struct mgpu_profile *p, struct json_object *root, const char *key,
+                     bool required,
                      int (*read)(struct mgpu_profile *, struct json_object *, const char *))
 {
     struct json_object *list = NULL, *o;
     char where[64];
-    MGPU_TRY(mgpu_json_array(&list, root, "profile", key, true));
-    for (int i = 0; i < (int)json_object_array_length(list); i++) {
+    MGPU_TRY(mgpu_json_array(&list, root, "profile", key, required));
+    for (int i = 0; list && i < (int)json_object_array_length(list); i++) {
         snprintf(where, sizeof where, "%s[%d]", key, i);
         MGPU_TRY(mgpu_json_item(&o, list, key, i));
         MGPU_TRY(read(p, o, where));
@@ -184,15 +221,16 @@ static int read_list(struct mgpu_profile *p, struct json_object *root, const cha
 
 static int read_all(struct mgpu_profile *p, struct json_object *root)
 {
-    static const char *const keys[] = {"version", "machine", "nodes", "ranks", NULL};
+    static const char *const keys[] = {"version", "machine", "nodes", "ranks", "plans", NULL};
     int64_t version;
     const char *machine = NULL;
     MGPU_TRY(mgpu_json_keys(root, "profile", keys));
     MGPU_TRY(mgpu_json_integer(&version, root, "profile", "version", true, 1, 1));
     MGPU_TRY(mgpu_json_text(&machine, root, "profile", "machine", true));
     p->machine = mgpu_arena_string(p->arena, machine);
-    MGPU_TRY(read_list(p, root, "nodes", read_node));
-    return read_list(p, root, "ranks", read_ranks);
+    MGPU_TRY(read_list(p, root, "nodes", true, read_node));
+    MGPU_TRY(read_list(p, root, "ranks", true, read_ranks));
+    return read_list(p, root, "plans", false, read_plan);
 }
 
 int mgpu_profile_read(struct mgpu_profile **out, const char *path)

@@ -10,6 +10,11 @@ struct mgpu_profile_entry {
     double ms;
 };
 
+struct mgpu_profile_plan {
+    const char *plan; /* hash */
+    double ms;
+};
+
 struct mgpu_profile {
     struct mgpu_arena *arena;
     const char *machine;
@@ -18,6 +23,8 @@ struct mgpu_profile {
     struct mgpu_names *index; /* "threads busy signature" to its entry */
     int rank_sets;
     struct mgpu_profile_ranks *ranks;
+    int plans;
+    struct mgpu_profile_plan *plan;
 };
 
 void mgpu_profile_add(struct mgpu_profile *profile, int threads, int busy, const char *node,

@@ -593,6 +593,43 @@ static int list_candidates(const struct mgpu_search_run *run, struct mgpu_search
     return 0;
 }
 
+/* What it takes here, where the caller can say. No bound is above it. */
+static int settle_time(struct mgpu_search_run *run, struct mgpu_tried *t)
+{
+    const struct mgpu_search_request *q = run->request;
+    struct mgpu_candidate c;
+    double ms = 0;
+    if (t->asked)
+        return 0;
+    t->asked = true;
+    mgpu_candidate_fill(run, &c, t);
+    MGPU_TRY(q->time(q->context, &c, &ms));
+    if (ms <= 0)
+        return 0;
+    t->ran = true;
+    t->ms = ms;
+    t->bound = fmin(t->bound, ms);
+    return 0;
+}
+
+/* One device, what is listed, and then what would be chosen until that was asked for. */
+static int settle_times(struct mgpu_search_run *run)
+{
+    struct mgpu_tried *single = run->tried;
+    bool *list = mgpu_xcalloc((size_t)run->tries + 1, sizeof *list);
+    int chosen, rc = 0;
+    for (int i = 0; i < run->tries; i++)
+        list[i] = may_choose(run, &run->tried[i]) && listed(run, i, -1);
+    list[0] = list[0] || (single->placed && !single->refused && !single->lacking);
+    for (int i = 0; i < run->tries && rc == 0; i++)
+        rc = list[i] ? settle_time(run, &run->tried[i]) : 0;
+    free(list);
+    while (rc == 0 && (chosen = choose(run)) >= 0 && !run->tried[chosen].asked)
+        rc = settle_time(run, &run->tried[chosen]);
+    run->single = single->ms;
+    return rc;
+}
+
 /* What stands in the way of the plan that comes closest. */
 static int fail_infeasible(const struct mgpu_search_run *run)
 {
@@ -628,6 +665,8 @@ static int fail_infeasible(const struct mgpu_search_run *run)
 
 static int finish(struct mgpu_search_run *run, struct mgpu_search_result *result)
 {
+    if (run->request->time)
+        MGPU_TRY(settle_times(run));
     int chosen = choose(run);
     if (chosen < 0)
         return fail_infeasible(run);

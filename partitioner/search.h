@@ -40,6 +40,9 @@ struct mgpu_search_request {
      * simulation's, which are rather too many; they stand where nothing is changed. NULL: always.
      */
     int (*memory)(void *context, const struct mgpu_candidate *candidate, int64_t *bytes);
+    /* Milliseconds of a candidate's step as it was run, in place of the simulation's, for what is
+     * listed and may be chosen, and for one device; unchanged: it was not. NULL: never. */
+    int (*time)(void *context, const struct mgpu_candidate *candidate, double *ms);
     double budget_ms; /* of searching on one slow core, about; 0: 500 */
     uint64_t seed;
 };
@@ -80,13 +83,14 @@ struct mgpu_candidate {
     bool tried;    /* false: a bound ruled it out; times, memory and placement are not there */
     bool feasible; /* fits the memory and obeys pins and weights_on */
     bool proven;   /* no placement on these ranks is better (in this order of tasks) */
+    bool ran;      /* step_ms was measured */
     double step_ms, speedup;    /* over one device */
     double lower_bound_ms, gap; /* of any placement with these replicas; step / bound - 1 */
     int64_t bytes_moved;        /* a step, all replicas */
     int64_t *memory;            /* by device of the topology: the peak; 0: not used */
     const char *why;            /* one sentence: why it lost, or won */
     int events;
-    struct mgpu_event *event; /* by start */
+    struct mgpu_event *event; /* by start; of the simulation, stretched where the step was run */
 };
 
 struct mgpu_search_result {

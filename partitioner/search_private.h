@@ -20,6 +20,7 @@ struct mgpu_tried {
     struct mgpu_assignment assignment;
     bool placed; /* false: ruled out by its bound */
     bool proven;
+    bool asked, ran; /* whether it was run: the caller was asked; it was, and `ms` is from there */
     double ms, bound;
     const char *decides; /* what makes the bound: "the longest path" */
     int64_t lacking;

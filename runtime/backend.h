@@ -65,7 +65,8 @@ struct mgpu_backend {
 
     /* Whether a kernel of `blocked` can run the node; then block[i] is what operand i (inputs, then
      * outputs) must have, and *hidden the elements that a plain kernel reorders on the way in and
-     * out. It depends on the sizes of one sample, not on how many there are. NULL: never. */
+     * out. It depends on the sizes of one sample, not on how many there are; that of what ranks
+     * send each other on its type and sizes alone. NULL: never. */
     bool (*blocks)(const struct mgpu_node *node, int *block, int64_t *hidden);
 
     /* Operands (inputs, then outputs) that a kernel of it brings into another layout each time it

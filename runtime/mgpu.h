@@ -249,7 +249,8 @@ struct mgpu_partition_options {
     const char *merge, *weights_on;
     const char *memory;  /* of each device: "16GiB" */
     const char *profile; /* file of measured costs */
-    bool measure;        /* times the operators here first (into `profile`, when given) */
+    bool measure;        /* times the operators here first, then runs the plans that may be chosen
+                          * (into `profile`, when given) */
     /* Called while measuring: what is timed, and the share that is done; may be NULL. */
     void (*progress)(void *context, const char *what, double share);
     void *progress_context;

@@ -1,3 +1,4 @@
+#include "runtime/base/notes.h"
 #include "runtime/base/status.h"
 
 #include <stdarg.h>
@@ -10,6 +11,7 @@ enum { TEXT = 4096 };
 static _Thread_local char text[TEXT];
 static void (*note_receiver)(void *, const char *);
 static void *note_context;
+static _Thread_local bool notes_dropped;
 
 /* Names of strangers must not steer a terminal, nor make two lines of one message: what would is
  * written as \n, \x1b. Also UTF-8's second set of control characters. */
@@ -85,8 +87,13 @@ void mgpu_note(const char *format, ...)
     va_start(args, format);
     write_plain(line, format, args);
     va_end(args);
-    if (note_receiver)
+    if (note_receiver && !notes_dropped)
         note_receiver(note_context, line);
+}
+
+void mgpu_drop_notes(bool drop)
+{
+    notes_dropped = drop;
 }
 
 void mgpu_set_note(void (*receiver)(void *, const char *), void *context)

@@ -474,6 +474,7 @@ static void free_pass(struct mgpu_pass *p)
     free(p->whole);
     free(p->gradient_of);
     free(p->at);
+    free(p->image);
     free(p->here);
     free(p->users);
     free(p->steers);

@@ -2,10 +2,12 @@
  */
 #include "runtime/compile/pass.h"
 #include "runtime/base/status.h"
+#include "runtime/compile/batch_facts.h"
 #include "runtime/compile/early.h"
 #include "runtime/graph/step_scalar.h"
 #include "runtime/ops/build.h"
 #include "runtime/ops/comm.h"
+#include "runtime/ops/movement.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,11 +25,13 @@ void mgpu_pass_grow(struct mgpu_pass *p)
     p->whole = mgpu_xrealloc(p->whole, room, sizeof(struct mgpu_value *));
     p->gradient_of = mgpu_xrealloc(p->gradient_of, room, sizeof *p->gradient_of);
     p->at = mgpu_xrealloc(p->at, room, sizeof *p->at);
+    p->image = mgpu_xrealloc(p->image, room, sizeof *p->image);
     p->here = mgpu_xrealloc(p->here, room, sizeof(struct mgpu_value *));
     for (int i = p->known; i < n; i++) {
         p->state[i] = mgpu_split_make(MGPU_SPLIT_REPLICATED, 0, 1);
         p->instead[i] = p->whole[i] = NULL;
         p->gradient_of[i] = -1;
+        p->image[i] = false;
         p->here[i] = NULL;
         p->at[i] = p->g->values[i]->kind == MGPU_VALUE_RESULT ? 0 : ~UINT64_C(0);
     }
@@ -58,6 +62,7 @@ int mgpu_pass_transfer(struct mgpu_pass *p, struct mgpu_value *v, int place)
     struct mgpu_comm_attrs attrs = {.group = mgpu_plan_world(p->plan),
                                     .tag = p->tag++,
                                     .type = v->type,
+                                    .image = p->image[v->id],
                                     .rank = v->rank,
                                     .dims = v->dims};
     enum mgpu_role role = g->origin.role;
@@ -74,6 +79,7 @@ int mgpu_pass_transfer(struct mgpu_pass *p, struct mgpu_value *v, int place)
         if (rc == 0) {
             p->here[v->id] = received;
             p->state[received->id] = p->state[v->id];
+            p->image[received->id] = p->image[v->id];
         }
     }
     p->at[v->id] |= UINT64_C(1) << place;
@@ -102,12 +108,28 @@ int mgpu_pass_bring_inputs(struct mgpu_pass *p, const struct mgpu_node *node, in
 
 /* ---- Making values whole --------------------------------------------------------------------- */
 
+/* Whether an output holds images: its operator says so, or what it was made of does. All ranks say
+ * the same. */
+static bool holds_images(const struct mgpu_pass *p, const struct mgpu_node *node, int i)
+{
+    const struct mgpu_value *y = node->output[i];
+    bool follows = node->op->layouts == mgpu_layouts_any || node->op == &mgpu_op_concat ||
+                   node->op == &mgpu_op_slice;
+    bool image = !follows && node->op->layouts(node, node->inputs + i) & MGPU_LAYOUT_BLOCKED;
+    for (int k = 0; k < node->inputs && follows; k++)
+        image = image ||
+                (node->input[k] && node->input[k]->rank == y->rank && p->image[node->input[k]->id]);
+    return image && y->rank > 2 && mgpu_batch_axis(y) == 0;
+}
+
 void mgpu_pass_keep(struct mgpu_pass *p, struct mgpu_node *node, int place)
 {
     struct mgpu_graph *g = p->g;
     for (int i = 0; i < node->outputs; i++)
-        if (node->output[i])
+        if (node->output[i]) {
             p->at[node->output[i]->id] = UINT64_C(1) << place;
+            p->image[node->output[i]->id] = holds_images(p, node, i);
+        }
     if (place != p->place)
         return;
     for (int i = 0; i < node->inputs; i++)

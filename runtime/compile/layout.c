@@ -11,6 +11,7 @@
 /* A node that may have blocks. */
 struct wish {
     bool blocked;   /* as decided so far */
+    bool fixed;     /* the rank at the other end has it so */
     int *block;     /* of its operands, inputs first, when it is */
     int64_t hidden; /* elements that it reorders inside when it is not */
 };
@@ -88,6 +89,7 @@ static void ask(struct layouts *l, const struct mgpu_backend *backend)
         struct wish *w = &l->wish[n];
         w->block = mgpu_xcalloc((size_t)(node->inputs + node->outputs) + 1, sizeof *w->block);
         w->blocked = backend->blocks(node, w->block, &w->hidden);
+        w->fixed = node->op->flags & MGPU_OP_COMMUNICATION;
         if (w->blocked)
             continue;
         free(w->block);
@@ -115,7 +117,7 @@ static void decide(struct layouts *l)
     for (bool changed = true; changed;) {
         changed = false;
         for (int n = 0; n < l->g->node_count; n++)
-            changed = (l->wish[n].block && turn(l, l->g->nodes[n])) || changed;
+            changed = (l->wish[n].block && !l->wish[n].fixed && turn(l, l->g->nodes[n])) || changed;
     }
 }
 

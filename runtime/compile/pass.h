@@ -30,6 +30,7 @@ struct mgpu_pass {
     struct mgpu_value **whole;   /* its all-reduced version, NULL: none yet */
     int *gradient_of;            /* parameter whose gradient it is, -1: none */
     uint64_t *at;                /* the places where it is, as bits */
+    bool *image;                 /* it holds images, whose channels may lie in blocks */
     struct mgpu_value **here;    /* what was received in its stead on this rank, or NULL */
 
     int64_t tag;

@@ -1,5 +1,6 @@
 #include "runtime/cpu/blocks.h"
 #include "runtime/cpu/onednn.h"
+#include "runtime/ops/comm.h"
 #include "runtime/ops/movement.h"
 #include "runtime/ops/reduce.h"
 
@@ -137,6 +138,16 @@ static bool channels_cut(const struct mgpu_node *node, int *block, int64_t *hidd
     return whole;
 }
 
+/* What another rank gets or gave. A block that is not full would be sent too, so there is none. */
+static bool crossing(const struct mgpu_node *node, int *block, int64_t *hidden)
+{
+    const struct mgpu_comm_attrs *a = node->attrs;
+    const struct mgpu_value *v = operand(node, 0);
+    *hidden = 0;
+    block[0] = mgpu_cpu_block();
+    return a->image && is_image(v) && v->type == MGPU_FLOAT && dim(v, 1) % block[0] == 0;
+}
+
 bool mgpu_cpu_blocks(const struct mgpu_node *node, int *block, int64_t *hidden)
 {
     static const struct {
@@ -157,6 +168,8 @@ bool mgpu_cpu_blocks(const struct mgpu_node *node, int *block, int64_t *hidden)
         {"expand", expression},
         {"concat", channels_joined},
         {"slice", channels_cut},
+        {"send", crossing},
+        {"recv", crossing},
     };
     for (size_t i = 0; mgpu_cpu_block() && i < sizeof table / sizeof *table; i++)
         if (!strcmp(node->op->name, table[i].op))

@@ -361,10 +361,15 @@ MGPU_SIMD static void add_tap(int64_t stride, float *y, const float *x, int64_t 
 }
 
 /* And the other way: x[i * stride] takes in y[i]. */
-static void spread_tap(int64_t stride, float *x, const float *y, int64_t n)
+MGPU_SIMD static void spread_tap(int64_t stride, float *x, const float *y, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
-        x[i * stride] += y[i];
+    if (stride == 1)
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++)
+            x[i] += y[i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            x[i * stride] += y[i];
 }
 
 /* to = from / count, where `rows` is the count's other factor. */

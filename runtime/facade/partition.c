@@ -5,6 +5,7 @@
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
+#include "runtime/facade/trial.h"
 #include "runtime/graph/fold.h"
 #include "runtime/ref/ref.h"
 
@@ -121,6 +122,7 @@ void mgpu_planner_model_of(struct mgpu_planner_model *out, struct mgpu_trainer *
                                        .graph = build,
                                        .towers = towers,
                                        .devices = take_devices,
+                                       .run = mgpu_trial_of_plan,
                                        .context = t,
                                        .training = training_text(t, precision)};
 }

@@ -63,6 +63,7 @@ static const struct mgpu_attr attrs[] = {
     {.name = "peer", .kind = MGPU_ATTR_INT, .offset = offsetof(struct mgpu_comm_attrs, peer)},
     {.name = "axis", .kind = MGPU_ATTR_INT, .offset = offsetof(struct mgpu_comm_attrs, axis)},
     {.name = "type", .kind = MGPU_ATTR_INT, .offset = offsetof(struct mgpu_comm_attrs, type)},
+    {.name = "image", .kind = MGPU_ATTR_BOOL, .offset = offsetof(struct mgpu_comm_attrs, image)},
     {.name = "rank", .kind = MGPU_ATTR_INT, .offset = offsetof(struct mgpu_comm_attrs, rank)},
     {.name = "dims", .kind = MGPU_ATTR_DIMS, .offset = offsetof(struct mgpu_comm_attrs, dims)},
     {.name = NULL},

@@ -18,6 +18,7 @@ struct mgpu_comm_attrs {
     int64_t peer;  /* send, recv, broadcast: the other rank, the root */
     int64_t axis;  /* all_gather, reduce_scatter */
     int64_t type;  /* recv: enum mgpu_dtype */
+    bool image;    /* send, recv: channels lie in blocks where these have a use, on both sides */
     int64_t rank;
     const struct mgpu_dim *dims; /* all_gather, reduce_scatter, recv: of y */
 };

@@ -1,10 +1,12 @@
 /* Layouts of a graph: which reorders there are, that there are none where neighbours agree, and
  * that the numbers stay. */
 #include "runtime/compile/layout.h"
+#include "runtime/compile/plan.h"
 #include "runtime/cpu/blocks.h"
 #include "runtime/graph/fold.h"
 #include "runtime/graph/gradient.h"
 #include "runtime/ops/build.h"
+#include "runtime/ops/comm.h"
 #include "runtime/ops/conv.h"
 #include "runtime/ops/normalize.h"
 #include "runtime/ops/reorder.h"
@@ -225,6 +227,55 @@ static void test_step(void)
     mgpu_graph_free(g);
 }
 
+/* ---- Two ranks ------------------------------------------------------------------------------- */
+
+/* Four layers, one after the other, on two ranks in turn; the first one's weight is the other's. */
+static struct mgpu_graph *half(int rank)
+{
+    struct mgpu_graph *g = new_graph();
+    struct mgpu_plan *plan = mgpu_plan_new(1, 2);
+    struct mgpu_applied applied;
+    struct mgpu_dim dims[] = {mgpu_dim_symbol(MGPU_BATCH, N), mgpu_dim_const(3),
+                              mgpu_dim_const(PLACES), mgpu_dim_const(PLACES)};
+    struct mgpu_value *y = mgpu_graph_input(g, "x", MGPU_FLOAT, 4, dims);
+    static const char *const layer[] = {"a", "b", "c", "d"};
+    g->batch = N;
+    for (int i = 0; i < 4; i++) {
+        g->origin.output = layer[i];
+        y = relu(g, batch_norm(g, conv(g, y, 16, 1)));
+        mgpu_plan_place(plan, layer[i], i % 2);
+    }
+    mgpu_plan_own(plan, "t0", 1);
+    g->origin.output = "loss";
+    train(g, y);
+    CHECK_OK(mgpu_plan_apply(g, plan, rank, 1, &applied));
+    mgpu_plan_free(plan);
+    return g;
+}
+
+/* What ranks send each other is in blocks at both ends, and only images are. */
+static void test_crossing(void)
+{
+    for (int rank = 0; rank < 2; rank++) {
+        struct mgpu_graph *g = half(rank);
+        CHECK_OK(mgpu_choose_layouts(g, &mgpu_backend_cpu));
+        int crossing = 0;
+        for (int n = 0; n < g->node_count; n++) {
+            const struct mgpu_node *node = g->nodes[n];
+            const struct mgpu_value *v = node->inputs ? node->input[0] : node->output[0];
+            if (!(node->op->flags & MGPU_OP_COMMUNICATION))
+                continue;
+            bool image = v->rank == 4 && v->dims[2].value == PLACES;
+            CHECK(((const struct mgpu_comm_attrs *)node->attrs)->image == image);
+            CHECK(v->block == (image ? mgpu_cpu_block() : 0));
+            crossing += image;
+        }
+        CHECK_(crossing == 8, "%d images", crossing); /* there and back; to the loss, too */
+        CHECK_(in_order(g) && reorders(g) <= 2, "%d reorders", reorders(g));
+        mgpu_graph_free(g);
+    }
+}
+
 /* ---- The same numbers ------------------------------------------------------------------------ */
 
 enum { MOST = 20000 };
@@ -284,6 +335,7 @@ int main(void)
     test_plain();
     test_cheaper_place();
     test_step();
+    test_crossing();
     test_numbers();
     return test_end();
 }

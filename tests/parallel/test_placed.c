@@ -17,6 +17,22 @@ static const char tied[] = "ir 9\n"
                            "output y float N 6\n";
 static const struct tiny_weight tied_weights[] = {{"E", 18}, {"A", 9}};
 
+/* Images that are concatenated, pooled and convolved on either rank: channels lie in blocks. */
+static const char images[] = "ir 9\n"
+                             "input x float N 3 6 6\n"
+                             "init U float 16 3 3 3 = normal 0.3\n"
+                             "init V float 16 16 3 3 = normal 0.2\n"
+                             "init W float 16 32 1 1 = normal 0.2\n"
+                             "p = Conv(x, U) pads=[1, 1, 1, 1]\n"
+                             "q = Relu(p)\n"
+                             "r = Conv(q, V) pads=[1, 1, 1, 1]\n"
+                             "s = AveragePool(q) kernel_shape=[3, 3] pads=[1, 1, 1, 1]\n"
+                             "t = Concat(r, s) axis=1\n"
+                             "u = Conv(t, W)\n"
+                             "y = GlobalAveragePool(u)\n"
+                             "output y float N 16 1 1\n";
+static const struct tiny_weight image_weights[] = {{"U", 432}, {"V", 2304}, {"W", 512}};
+
 static struct mgpu_options options(const char *const *data)
 {
     struct mgpu_options o = MGPU_OPTIONS;
@@ -87,6 +103,33 @@ static void test_tied(void)
     check(model, o, tied_weights, &by);
 }
 
+/* In float32, whose kernels take blocks; each way to cut it. */
+static void test_images(void)
+{
+    static struct tiny_result one, many;
+    static const char *const names[] = {"p", "q", "r", "s", "t", "u", "y"};
+    const char *model = tiny_model(images), *place[8] = {NULL};
+    int64_t in[] = {13, 3, 6, 6}, out[] = {13, 16, 1, 1};
+    struct mgpu_options o =
+        options(tiny_list(tiny_noise("x", 1, 4, in), tiny_noise("label", 2, 4, out), NULL));
+    o.precision = NULL;
+    o.optimizer = "sgd,lr=0.1";
+    tiny_train(&one, model, &o, image_weights, 3);
+    CHECK_(one.rc >= 0, "%s", one.error);
+    o.devices = "cpu:0,cpu:1";
+    o.place = place;
+    for (int cut = 0; cut < 7; cut++) {
+        char text[7][16];
+        for (int i = 0; i < 7; i++) {
+            snprintf(text[i], sizeof text[i], "%s=cpu:%d", names[i], i == cut || i == cut + 2);
+            place[i] = text[i];
+        }
+        tiny_train(&many, model, &o, image_weights, 3);
+        CHECK_(many.rc >= 0 && tiny_difference(&many, &one) <= 1e-5, "off by %g %s",
+               tiny_difference(&many, &one), many.error);
+    }
+}
+
 /* A model that carries its plan. */
 static void test_annotated(void)
 {
@@ -115,6 +158,7 @@ int main(void)
     tiny_begin();
     test_towers();
     test_tied();
+    test_images();
     test_annotated();
     tiny_end();
     return test_end();

@@ -294,7 +294,16 @@ static int measured_with(struct json_object *profile, int ranks, const char *sha
     return count;
 }
 
-/* What branches lose to each other is measured where there are no towers to stack, too. */
+static double step_of(const char *path)
+{
+    struct json_object *o = json_object_from_file(build_path(path));
+    double ms = number_in(o, "predicted", "step_ms", NULL);
+    json_object_put(o);
+    return ms;
+}
+
+/* What branches lose to each other is measured where there are no towers to stack, too. Plans are
+ * run, and the profile has their times for those who plan later. */
 static void test_measure(void)
 {
     make_onnx_file(build_path("one.onnx"), "input a float N 64\n"
@@ -309,10 +318,16 @@ static void test_measure(void)
         int alone = measured_with(profile, 1, "float[6,64]");
         CHECK(alone > 0 && measured_with(profile, 2, "float[6,64]") == alone);
         CHECK(measured_with(profile, 2, "float[3,64]") > 0);
+        struct json_object *plans;
+        CHECK(json_object_object_get_ex(profile, "plans", &plans) &&
+              json_object_array_length(plans) >= 2);
     }
     json_object_put(profile);
+    CHECK_RUN("one.onnx --batch 6 --devices cpu:0,cpu:1 --profile profile.json --plan again.json");
+    CHECK(step_of("plan.json") > 0 && step_of("plan.json") == step_of("again.json"));
     unlink(build_path("profile.json"));
     unlink(build_path("plan.json"));
+    unlink(build_path("again.json"));
 }
 
 /* Bytes follow the types: activations of half types take half as much, weights as much as ever. */

@@ -111,9 +111,12 @@ static void check_overhead(void)
 /* What ranks keep of their tasks is in it: graphs of many small nodes are mostly that. */
 static void check_resident(void)
 {
-    int64_t few = mgpu_memory_resident(1 << 20, 1 << 10, 1 << 20, 10);
-    int64_t many = mgpu_memory_resident(1 << 20, 1 << 10, 1 << 20, 12000);
-    CHECK(few > (INT64_C(14) << 20) && many - few > (INT64_C(90) << 20));
+    const struct mgpu_memory_code little = {.instructions = 10}, large = {.instructions = 12000},
+                                  library = {10, 4, true, false};
+    int64_t few = mgpu_memory_resident(1 << 20, 1 << 10, 1 << 20, &little);
+    int64_t many = mgpu_memory_resident(1 << 20, 1 << 10, 1 << 20, &large);
+    CHECK(mgpu_memory_resident(1 << 20, 1 << 10, 1 << 20, &library) > few + (4 << 20));
+    CHECK(few > (INT64_C(8) << 20) && many - few > (INT64_C(60) << 20));
 }
 
 int main(void)

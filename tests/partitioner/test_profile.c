@@ -114,7 +114,12 @@ static void check_file(const struct mgpu_graph *g)
     mgpu_profile_set(p[0], 1, 1, a, 0.125);
     mgpu_profile_set(p[0], 4, 2, b, 1.0 / 3);
     mgpu_profile_set_ranks(p[0], &PAIR);
+    mgpu_profile_set_plan(p[0], "2b", 3.5);
+    mgpu_profile_set_plan(p[0], "1a", 2.5);
     mgpu_profile_set_ranks(p[1], &PAIR); /* the same in another order */
+    mgpu_profile_set_plan(p[1], "1a", 9);
+    mgpu_profile_set_plan(p[1], "2b", 3.5);
+    mgpu_profile_set_plan(p[1], "1a", 2.5);
     mgpu_profile_set(p[1], 4, 2, b, 1.0 / 3);
     mgpu_profile_set(p[1], 1, 1, a, 0.125);
     CHECK_OK(mgpu_profile_write(p[0], path));
@@ -126,6 +131,7 @@ static void check_file(const struct mgpu_graph *g)
     CHECK_NEAR(mgpu_profile_ms(p[2], &four, b), 1.0 / 3, 1e-6);
     CHECK(!memcmp(mgpu_profile_ranks(p[2], 1, 2), &PAIR, sizeof PAIR));
     CHECK(mgpu_profile_ranks(p[2], 2, 2) == NULL);
+    CHECK(mgpu_profile_plan_ms(p[2], "1a") == 2.5 && mgpu_profile_plan_ms(p[2], "3c") < 0);
     CHECK(!strcmp(mgpu_profile_machine(p[2]), mgpu_profile_machine(p[0])));
     mgpu_profile_set(p[1], 1, 1, a, 0.126);
     mgpu_profile_hash(p[1], hash[1]);
@@ -156,6 +162,9 @@ static void check_refused(void)
          "nodes[0]: 'node' must be a text"},
         {"{\"version\": 1, \"machine\": \"m\", \"nodes\": [], \"ranks\": [{\"threads\": 1}]}",
          "ranks[0]: 'ranks' is missing"},
+        {"{\"version\": 1, \"machine\": \"m\", \"nodes\": [], \"ranks\": [], \"plans\": [{\"ms\": "
+         "2}]}",
+         "plans[0]: 'plan' is missing"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct mgpu_profile *p;

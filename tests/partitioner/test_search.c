@@ -287,6 +287,67 @@ static void check_variant(void)
     mgpu_arena_free(t->arena);
 }
 
+/* ---- What was run ---------------------------------------------------------------------------- */
+
+/* By tactic: what a step takes here (0: it cannot be run), and how often that was asked. */
+struct here {
+    struct model m;
+    double ms[MGPU_TACTIC_STACKED + 1];
+    int asked[MGPU_TACTIC_STACKED + 1];
+};
+
+static int here_tasks(void *context, int variant, int64_t batch, int devices,
+                      const struct mgpu_task_graph **out)
+{
+    return tasks(&((struct here *)context)->m, variant, batch, devices, out);
+}
+
+static int time_here(void *context, const struct mgpu_candidate *c, double *ms)
+{
+    struct here *h = context;
+    h->asked[c->strategy]++;
+    *ms = h->ms[c->strategy];
+    return 0;
+}
+
+/* What a step takes here decides, not what was simulated; what was not run stays simulated. */
+static void check_run(void)
+{
+    struct mgpu_task_graph *g = towers(2, 4, true);
+    struct mgpu_topology *t = test_topology(2, 1, 1e4, 0, 0, 1 << 20);
+    struct here h = {.m = {.whole = g, .kinds = 1, .launch = 0.9},
+                     .ms = {[MGPU_TACTIC_SINGLE] = 30, [MGPU_TACTIC_DATA] = 25}};
+    struct mgpu_search_request q = request_for(&h.m, t);
+    struct mgpu_search_result *r;
+    q.tasks = here_tasks;
+    q.time = time_here;
+    q.context = &h;
+    CHECK_OK(mgpu_search(&r, &q)); /* simulated: data more than 25, branch 15.02 */
+    CHECK(r->candidate[0].strategy == MGPU_TACTIC_BRANCH && !r->candidate[0].ran);
+    CHECK_NEAR(r->candidate[0].step_ms, 15.02, 1e-9);
+    CHECK_NEAR(r->candidate[0].speedup, 30 / 15.02, 1e-9);
+    const struct mgpu_candidate *data = find(r, MGPU_TACTIC_DATA);
+    CHECK(data->ran && data->step_ms == 25 && data->lower_bound_ms <= 25);
+    CHECK_NEAR(data->event[data->events - 1].end_ms, 25, 1e-9);
+    CHECK(h.asked[MGPU_TACTIC_SINGLE] == 1 && h.asked[MGPU_TACTIC_BRANCH] == 1);
+    mgpu_search_result_free(r);
+    h.ms[MGPU_TACTIC_BRANCH] = 40;
+    h.ms[MGPU_TACTIC_DATA] = 9; /* below the bound of the simulation */
+    CHECK_OK(mgpu_search(&r, &q));
+    CHECK(r->candidate[0].strategy == MGPU_TACTIC_DATA && r->candidate[0].step_ms == 9);
+    CHECK(r->lower_bound_ms <= 9 && find(r, MGPU_TACTIC_BRANCH)->step_ms == 40);
+    mgpu_search_result_free(r);
+    memset(h.asked, 0, sizeof h.asked);
+    q.strategy = "branch"; /* and one device, for the speed-up */
+    CHECK_OK(mgpu_search(&r, &q));
+    CHECK(r->candidate[0].step_ms == 40 && r->candidate[0].speedup == 30.0 / 40);
+    CHECK(h.asked[MGPU_TACTIC_SINGLE] == 1 && h.asked[MGPU_TACTIC_DATA] == 0);
+    mgpu_search_result_free(r);
+    forget(&h.m);
+    test_graph_free(g);
+    mgpu_arena_free(t->arena);
+}
+
 /* ---- Random models --------------------------------------------------------------------------- */
 
 struct world {
@@ -629,6 +690,7 @@ int main(void)
     check_no_links();
     check_launches();
     check_variant();
+    check_run();
     check_pins();
     check_owner();
     check_kinds();

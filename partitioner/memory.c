@@ -220,8 +220,8 @@ static const double LOST = 0.06;
 int64_t mgpu_memory_resident(int64_t buffers, int64_t samples, int64_t file,
                              const struct mgpu_memory_code *code)
 {
-    static const int64_t RUNNING = 7424 << 10, PRODUCTS = 4608 << 10, CONVOLUTIONS = 1 << 20,
-                         PRIMITIVE = 12 << 10, INSTRUCTION = 6 << 10, PIECES = 4 << 20;
+    static const int64_t RUNNING = 7 << 20, PRODUCTS = 4608 << 10, CONVOLUTIONS = 1 << 20,
+                         PRIMITIVE = 11 << 10, INSTRUCTION = 6 << 10, PIECES = 4 << 20;
     int64_t all = buffers + samples + file + (file < PIECES ? file : PIECES) + RUNNING;
     all += (code->products ? PRODUCTS : 0) + (code->convolutions ? CONVOLUTIONS : 0);
     all += code->primitives * PRIMITIVE + code->instructions * INSTRUCTION;

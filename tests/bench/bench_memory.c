@@ -29,31 +29,24 @@ struct sums {
 };
 
 static const char *plan; /* file */
+static int64_t before;   /* resident, when the process starts */
 
 /* ---- One process each ------------------------------------------------------------------------ */
 
-static int make_plan(const char *model, int64_t batch, int ranks)
+static int make_plan(const char *model, const struct mgpu_options *o)
 {
-    struct mgpu_options o = MGPU_OPTIONS;
     struct mgpu_partition_options none = {0};
     struct mgpu_partition *p;
-    o.batch = batch;
-    o.devices = ranks > 1 ? "cpu:0,cpu:1" : "cpu:0";
-    o.strategy = ranks > 1 ? "data" : "single";
-    MGPU_TRY(mgpu_partition_new(&p, model, &o, &none));
+    MGPU_TRY(mgpu_partition_new(&p, model, o, &none));
     return mgpu_partition_save(p, plan);
 }
 
 /* Prints the row's numbers. */
-static int run_plan(const char *model, int64_t batch)
+static int run_plan(const char *model, const struct mgpu_options *o)
 {
-    int64_t before = mgpu_resident_bytes();
-    struct mgpu_options o = MGPU_OPTIONS;
     struct mgpu_trial trial;
     double ms, counters = 0;
-    o.batch = batch;
-    o.plan = plan;
-    MGPU_TRY(mgpu_trial_new(&trial, model, &o));
+    MGPU_TRY(mgpu_trial_new(&trial, model, o));
     MGPU_TRY(mgpu_trial_time(&trial, 0, &ms));
     int64_t resident = mgpu_resident_bytes() - before;
     const struct mgpu_plan_file *file = trial.trainer->plan_file;
@@ -63,13 +56,41 @@ static int run_plan(const char *model, int64_t batch)
     return 0;
 }
 
+/* Sizes that the model leaves open, as its message asks for them, are 16. */
+static int with_sizes(int (*job)(const char *model, const struct mgpu_options *o),
+                      const char *model, struct mgpu_options *o)
+{
+    enum { MOST = 4 };
+    static char text[MOST][128];
+    static const char *dim[MOST + 1];
+    static const char ask[] = "give --dim ";
+    const char *at;
+    int n = 0, rc;
+    o->dim = dim;
+    while ((rc = job(model, o)) < 0 && n < MOST && (at = strstr(mgpu_error(), ask))) {
+        at += strlen(ask);
+        snprintf(text[n], sizeof text[n], "%.*s=16", (int)strcspn(at, "="), at);
+        dim[n] = text[n];
+        n++;
+    }
+    return rc;
+}
+
 /* bench_memory: MODEL BATCH RANKS PLAN plan|run */
 static int one_process(char **argv)
 {
-    int64_t batch = atoll(argv[2]);
+    struct mgpu_options o = MGPU_OPTIONS;
+    bool runs = !strcmp(argv[5], "run"), several = atoi(argv[3]) > 1;
+    o.batch = atoll(argv[2]);
     plan = argv[4];
-    int rc = strcmp(argv[5], "run") ? make_plan(argv[1], batch, atoi(argv[3]))
-                                    : run_plan(argv[1], batch);
+    before = mgpu_resident_bytes();
+    if (runs) {
+        o.plan = plan;
+    } else {
+        o.devices = several ? "cpu:0,cpu:1" : "cpu:0";
+        o.strategy = several ? "data" : "single";
+    }
+    int rc = with_sizes(runs ? run_plan : make_plan, argv[1], &o);
     if (rc < 0)
         fprintf(stderr, "%s: %s\n", argv[1], mgpu_error());
     return rc < 0 ? EXIT_FAILURE : EXIT_SUCCESS;

@@ -3,11 +3,12 @@
  *
  *     build/bench_predictions [MODEL...]        from the repository's folder, on a quiet machine
  *
- * Each model is measured first (--measure), then planned for each strategy, then run (--verify);
- * each run is a process of its own, bound to as many cores as it has ranks. That is done twice, and
- * the least of predictions and of measurements counts, as what else the machine does makes both
- * longer. About a minute a model. The last lines say what the table shows: errors of the step
- * times, whether the strategy that is predicted to be the fastest is, and memory.
+ * Each model is measured first (--measure, which also runs the plan), then planned for each
+ * strategy, then run (--verify); each run is a process of its own, bound to as many cores as it has
+ * ranks. That is done twice, and the least of predictions and of measurements counts, as what else
+ * the machine does makes both longer. A minute or two a model. The last lines say what the table
+ * shows: errors of the step times, whether the strategy that is predicted to be the fastest is, and
+ * memory.
  */
 #include "tests/bench/models.h"
 #include "tests/support/make_onnx.h"

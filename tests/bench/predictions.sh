@@ -1,6 +1,6 @@
 #!/bin/sh
-# Predicts and measures all models (build/bench_predictions, about five minutes, on a quiet machine)
-# and writes the table into predictions.md beside this file, once it is whole.
+# Predicts and measures all models (build/bench_predictions, about eight minutes, on a quiet
+# machine) and writes the table into predictions.md beside this file, once it is whole.
 set -eu
 cd "$(dirname "$0")/../.."
 page=tests/bench/predictions.md

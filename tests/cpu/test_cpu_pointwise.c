@@ -217,6 +217,7 @@ static const struct mgpu_check rows[] = {
     AFFINE("samples", DIMS(6, 4, 5), DIMS(6, 1, 1), DIMS(1, 4, 1)),
     AFFINE("middle", DIMS(2, 1, 3, 1, 5), DIMS(4, 1, 6, 1), DIMS(2, 4, 3, 6, 5)),
     AFFINE("one element", DIMS(1, 1), DIMS(1), DIMS(1, 1, 1)),
+    AFFINE("more than caches hold", DIMS(2051, 2051), DIMS(2051), DIMS(1)),
     {.name = "constants behind operations",
      .op = &mgpu_op_pointwise,
      .attrs_at = scaled,

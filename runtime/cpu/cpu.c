@@ -1,5 +1,9 @@
 #include "runtime/cpu/blocks.h"
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 static const struct mgpu_kernel *const tables[] = {
     mgpu_cpu_pointwise,
     mgpu_cpu_reduce,
@@ -90,4 +94,36 @@ struct mgpu_range mgpu_cpu_part(int64_t count, int part, int parts)
     int64_t size = count / parts, rest = count % parts;
     int64_t begin = part * size + (part < rest ? part : rest);
     return (struct mgpu_range){begin, begin + size + (part < rest)};
+}
+
+bool mgpu_cpu_is_beyond(int64_t elements)
+{
+    enum { LEAST = 1 << 22 };
+    return elements >= LEAST;
+}
+
+bool mgpu_cpu_in_place(const struct mgpu_launch *l)
+{
+    bool same = false;
+    for (int i = 0; i < l->inputs; i++)
+        same = same || l->in[i].data == l->out[0].data;
+    return same;
+}
+
+void mgpu_cpu_write_past(float *to, const float *from, int64_t n)
+{
+    int64_t i = 0;
+#if defined(__x86_64__)
+    for (; (uintptr_t)to % 16 == 0 && i + 4 <= n; i += 4)
+        _mm_stream_ps(to + i, _mm_loadu_ps(from + i));
+#endif
+    for (; i < n; i++)
+        to[i] = from[i];
+}
+
+void mgpu_cpu_end_past(void)
+{
+#if defined(__x86_64__)
+    _mm_sfence();
+#endif
 }

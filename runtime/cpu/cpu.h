@@ -52,4 +52,12 @@ struct mgpu_range {
 };
 struct mgpu_range mgpu_cpu_part(int64_t count, int part, int parts);
 
+/* Outputs of more elements than caches keep until they are read are written past them: a line that
+ * is written is not read before, which is a third of what memory does for a copy, and what caches
+ * hold stays there. Not where output 0 takes the place of an input. */
+bool mgpu_cpu_is_beyond(int64_t elements);
+bool mgpu_cpu_in_place(const struct mgpu_launch *l);
+void mgpu_cpu_write_past(float *to, const float *from, int64_t n);
+void mgpu_cpu_end_past(void); /* by each thread that wrote, before others may read */
+
 #endif

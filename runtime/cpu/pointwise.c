@@ -17,7 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILE = 512, FAR = 1 << 16 /* elements that no second cache holds */ };
+enum {
+    TILE = 512,
+    FAR = 1 << 16, /* elements that no second cache holds */
+    LINE = 64 / sizeof(float),
+};
 
 /* Where the values of an operation lie. */
 enum place_kind {
@@ -38,7 +42,9 @@ struct place {
 };
 
 struct program {
-    int slots;
+    bool past;                          /* the output is written past the caches */
+    int slots, steps;                   /* operations that run for each tile */
+    int streams, stream[MGPU_EXPR_MAX]; /* those whose values lie in memory, tile by tile */
     struct place place[MGPU_EXPR_MAX];
 };
 
@@ -189,6 +195,16 @@ static void give_slots(struct program *p, const struct mgpu_expr *e)
     }
 }
 
+static void count_steps(struct program *p, const struct mgpu_expr *e)
+{
+    for (int k = 0; k < e->count; k++) {
+        enum place_kind kind = p->place[k].kind;
+        p->steps += kind == MADE || kind == OUTPUT;
+        if (kind == DIRECT || kind == OUTPUT)
+            p->stream[p->streams++] = k;
+    }
+}
+
 static int prepare(const struct mgpu_node *node, int threads, bool exact, void **state)
 {
     (void)threads, (void)exact;
@@ -206,9 +222,12 @@ static int prepare(const struct mgpu_node *node, int threads, bool exact, void *
     }
     join_tails(p, e);
     struct place *last = &p->place[owner(p, e->count - 1)];
-    if (last->kind == MADE && node->output[0]->type == MGPU_FLOAT)
+    p->past = node->output[0]->type == MGPU_FLOAT &&
+              mgpu_cpu_is_beyond(mgpu_value_count(node->output[0]));
+    if (last->kind == MADE && node->output[0]->type == MGPU_FLOAT && !p->past)
         last->kind = OUTPUT;
     give_slots(p, e);
+    count_steps(p, e);
     *state = p;
     return 0;
 }
@@ -261,32 +280,43 @@ static void store(const struct mgpu_tensor *y, int64_t flat, int n, const float 
         mgpu_convert(to, y->type, from, MGPU_FLOAT, n);
 }
 
-/* Brings on its way what the next tile reads and writes. */
-static void fetch(const struct mgpu_launch *l, const struct mgpu_expr *e, int64_t flat)
+/* Brings on its way what the tile at `flat` reads and writes, the step-th part of it: with all at
+ * once the thread would wait until the cache has room for so many requests. */
+static void fetch(const struct mgpu_launch *l, int64_t flat, int step)
 {
     const struct program *p = l->state;
-    for (int k = 0; k < e->count; k++)
-        if (p->place[k].kind == DIRECT || p->place[k].kind == OUTPUT)
-            for (int i = 0; i < TILE; i += 16)
-                __builtin_prefetch(locate(l, k, NULL, flat) + i);
+    struct mgpu_range lines = mgpu_cpu_part(TILE / LINE, step, p->steps);
+    for (int s = 0; s < p->streams; s++) {
+        const float *at = locate(l, p->stream[s], NULL, flat);
+        for (int64_t i = lines.begin; i < lines.end; i++)
+            __builtin_prefetch(at + i * LINE);
+    }
 }
 
+/* `ahead`: the next tile is fetched meanwhile. */
 static void run_tile(const struct mgpu_launch *l, const struct mgpu_expr *e, float *slots,
-                     int64_t flat, int n)
+                     int64_t flat, int n, bool ahead)
 {
     const struct program *p = l->state;
     float *at[MGPU_EXPR_MAX];
+    int step = 0;
     for (int k = 0; k < e->count; k++) {
         const struct mgpu_expr_op *op = &e->op[k];
         const struct place *place = &p->place[k];
         at[k] = locate(l, k, slots, flat);
         if (place->kind == LOADED)
             mgpu_broadcast_load(&place->from, &l->in[place->index], flat, n, at[k]);
-        else if (place->kind == MADE || place->kind == OUTPUT)
-            mgpu_cpu_apply(op->code, at[k], at[op->arg[0]], op->arg[1] < 0 ? NULL : at[op->arg[1]],
-                           op->arg[2] < 0 ? NULL : at[op->arg[2]], place->tail, n);
+        if (place->kind != MADE && place->kind != OUTPUT)
+            continue;
+        if (ahead)
+            fetch(l, flat + TILE, step++);
+        mgpu_cpu_apply(op->code, at[k], at[op->arg[0]], op->arg[1] < 0 ? NULL : at[op->arg[1]],
+                       op->arg[2] < 0 ? NULL : at[op->arg[2]], place->tail, n);
     }
-    store(&l->out[0], flat, n, at[e->count - 1]);
+    if (p->past && !mgpu_cpu_in_place(l))
+        mgpu_cpu_write_past((float *)l->out[0].data + flat, at[e->count - 1], n);
+    else
+        store(&l->out[0], flat, n, at[e->count - 1]);
 }
 
 static int run(const struct mgpu_launch *l)
@@ -305,10 +335,11 @@ static int run(const struct mgpu_launch *l)
         struct mgpu_range range = mgpu_cpu_part(tiles, me, team);
         for (int64_t t = range.begin; t < range.end; t++) {
             int64_t left = count - t * TILE;
-            if (count > FAR && t + 1 < range.end)
-                fetch(l, e, (t + 1) * TILE);
-            run_tile(l, e, slots, t * TILE, left < TILE ? (int)left : TILE);
+            run_tile(l, e, slots, t * TILE, left < TILE ? (int)left : TILE,
+                     count > FAR && t + 1 < range.end);
         }
+        if (p->past)
+            mgpu_cpu_end_past();
     }
     if (l->out[0].block)
         mgpu_clear_padding(&l->out[0]);

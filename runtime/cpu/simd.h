@@ -56,12 +56,6 @@ MGPU_VECTOR float atanhf(float);
 MGPU_VECTOR float powf(float, float);
 #endif
 
-MGPU_INLINE float mgpu_clampf(float x, float limit)
-{
-    x = x > limit ? limit : x; /* NaN stays */
-    return x < -limit ? -limit : x;
-}
-
 MGPU_INLINE float mgpu_from_bits(uint32_t bits)
 {
     float x;
@@ -78,40 +72,52 @@ MGPU_INLINE uint32_t mgpu_to_bits(float x)
 
 /* exp(x) is 2^n p: x = n ln 2 + r, and p a polynomial for exp(r), fitted in relative error (3e-9
  * before rounding); at most 2 units in the last place from the true value. Adding 1.5 * 2^23 rounds
- * to an integer, which then is the low bits. */
-MGPU_INLINE float mgpu_exp_parts(float x, uint32_t *n)
+ * to an integer, which then is the low bits: *bits ends in n + bias. Sums of the polynomial stand
+ * beside each other where they can: what bounds a loop is how long one element takes. Where x is
+ * out of range the result is anything; callers choose another then, behind all else for the same
+ * reason. */
+MGPU_INLINE float mgpu_exp_parts(float x, int bias, uint32_t *bits)
 {
-    float shifted = x * 1.442695041f + 12582912.0f, whole = shifted - 12582912.0f;
-    float r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-    float p = 1.381461039e-3f * r + 8.368711137e-3f;
-    p = ((p * r + 4.166838749e-2f) * r + 1.666652068e-1f) * r + 4.999999345e-1f;
-    *n = mgpu_to_bits(shifted) - mgpu_to_bits(12582912.0f);
-    return (p * r * r + r) + 1;
+    const float round = 12582912.0f + (float)bias;
+    float shifted = x * 1.442695041f + round, whole = shifted - round;
+    float r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f, s = r * r;
+    float high = 1.381461039e-3f * r + 8.368711137e-3f;
+    float low = 4.166838749e-2f * r + 1.666652068e-1f;
+    *bits = mgpu_to_bits(shifted);
+    return (((high * s + low) * r + 4.999999345e-1f) * s + r) + 1;
 }
 
 /* 2^n comes in two factors, as it may be no float itself. */
 MGPU_INLINE float mgpu_expf(float x)
 {
     uint32_t n;
-    x = x > 89 ? 89 : x; /* NaN stays */
-    float p = mgpu_exp_parts(x < -104 ? -104 : x, &n);
-    uint32_t half = (uint32_t)((int32_t)n >> 1);
-    return p * mgpu_from_bits((half + 127) << 23) * mgpu_from_bits((n - half + 127) << 23);
+    float p = mgpu_exp_parts(x, 2 * 127, &n);
+    float y = p * mgpu_from_bits(n >> 1 << 23) * mgpu_from_bits((n - (n >> 1)) << 23);
+    y = x < -104 ? 0 : y; /* NaN stays */
+    return x > 89 ? INFINITY : y;
 }
 
 /* The same of an x that is not positive, for less: one of the factors is always 2^-24. */
 MGPU_INLINE float mgpu_exp_negativef(float x)
 {
     uint32_t n;
-    float p = mgpu_exp_parts(x < -104 ? -104 : x, &n);
-    return p * mgpu_from_bits((n + 24 + 127) << 23) * 5.9604644775390625e-8f;
+    float p = mgpu_exp_parts(x, 24 + 127, &n);
+    float y = p * mgpu_from_bits(n << 23) * 5.9604644775390625e-8f;
+    return x < -104 ? 0 : y; /* NaN stays */
+}
+
+/* What an odd function is beyond +-limit; NaN stays. */
+MGPU_INLINE float mgpu_saturate(float x, float limit, float y)
+{
+    y = x > limit ? 1 : y;
+    return x < -limit ? -1 : y;
 }
 
 /* x P(x^2) / Q(x^2), fitted in relative error (2e-8 before rounding); at most 6 units in the last
- * place from the true value. */
+ * place from the true value, up to where rounding could lead beyond 1. */
 MGPU_INLINE float mgpu_tanhf(float x)
 {
-    float c = mgpu_clampf(x, 9), z = c * c;
+    float z = x * x;
     float p =
         (((1.335462964e-8f * z + 2.060905687e-5f) * z + 3.495586475e-3f) * z + 1.338102422e-1f) *
             z +
@@ -120,12 +126,12 @@ MGPU_INLINE float mgpu_tanhf(float x)
         (((7.776544541e-7f * z + 3.285632190e-4f) * z + 2.587697581e-2f) * z + 4.671433981e-1f) *
             z +
         1;
-    return mgpu_clampf(c * p / q, 1);
+    return mgpu_saturate(x, 7.97f, x * p / q);
 }
 
 MGPU_INLINE float mgpu_erff(float x)
 {
-    float c = mgpu_clampf(x, 3.93f), z = c * c;
+    float z = x * x;
     float p =
         ((((2.041990549e-6f * z + 2.848078481e-4f) * z + 3.779545874e-3f) * z + 5.279008852e-2f) *
              z +
@@ -138,14 +144,17 @@ MGPU_INLINE float mgpu_erff(float x)
          5.024090931e-1f) *
             z +
         1;
-    return mgpu_clampf(c * p / q, 1);
+    return mgpu_saturate(x, 3.63f, x * p / q);
 }
 
-/* 1/(1+exp(-x)) without overflow. */
+/* 1/(1+exp(-x)); 0 where that is less than the least normal float, so that 2^n is one factor. */
 MGPU_INLINE float mgpu_sigmoidf(float x)
 {
-    float e = mgpu_exp_negativef(-fabsf(x));
-    return (x >= 0 ? 1 : e) / (1 + e);
+    uint32_t n;
+    float p = mgpu_exp_parts(-x, 127, &n), e = p * mgpu_from_bits(n << 23);
+    e = x > 87 ? 0 : e; /* NaN stays */
+    float y = 1 / (1 + e);
+    return x < -88 ? 0 : y;
 }
 
 #endif

@@ -74,6 +74,8 @@ static void join(struct mgpu_identify *in, struct mgpu_weight *to, struct mgpu_w
     if (mgpu_weight_strength(from->role) > mgpu_weight_strength(to->role))
         to->role = from->role;
     from->holders = 0;
+    if (!to->holder[0].added)
+        to->name = name_of(in, to->holder[0].initializer);
 }
 
 /* ---- Found by themselves ------------------------------------------------------------------- */
@@ -270,16 +272,19 @@ static int check_tie(const struct mgpu_identify *in, const struct mgpu_weight *a
                      b->name, a->name, b->name);
 }
 
-/* Everything that goes by either name becomes one. */
+/* Everything that goes by either name becomes one; where one is that of a weight that was split off
+ * an initializer, just these two. */
 static int tie(struct mgpu_identify *in, const char *const pair[2])
 {
     struct mgpu_weight *first = NULL;
+    bool two = mgpu_onnx_find_initializer(in->model, pair[0]) < 0 ||
+               mgpu_onnx_find_initializer(in->model, pair[1]) < 0;
     for (int side = 0; side < 2; side++) {
         bool found = false;
         for (int i = 0; i < in->out->count; i++) {
             struct mgpu_weight *w = &in->out->weight[i];
             enum mgpu_copy copy;
-            if (!is_called(in, w, pair[side]))
+            if (!is_called(in, w, pair[side]) || (two && strcmp(w->name, pair[side])))
                 continue;
             found = true;
             if (!first)

@@ -7,13 +7,16 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A new file, and files that runs which were killed did not come to remove. */
+enum { LEFT_MOST = 8 };
+
 int mgpu_model_checkpoint_init(struct mgpu_model_checkpoint *c,
                                const struct mgpu_model_checkpoint_options *options,
                                const struct mgpu_logs *logs, struct mgpu_arena *arena)
 {
     const char *name;
     *c = (struct mgpu_model_checkpoint){.options = *options, .arena = arena};
-    c->file = MGPU_NEW_ARRAY(arena, const char *, options->keep + 1);
+    c->file = MGPU_NEW_ARRAY(arena, const char *, options->keep + LEFT_MOST);
     MGPU_TRY(mgpu_prefix(mgpu_template_format(&name, arena, options->path, 1, logs),
                          "--checkpoint %s", options->path));
     return mgpu_prefix(mgpu_monitor_init(&c->monitor, options->monitor, options->mode, logs,
@@ -21,21 +24,32 @@ int mgpu_model_checkpoint_init(struct mgpu_model_checkpoint *c,
                        "--monitor, --mode");
 }
 
-/* The newest file is `path`; the oldest goes when there are too many. A file that was written again
- * is there once. */
-static const char *add_file(struct mgpu_model_checkpoint *c, const char *path)
+static void drop_first(struct mgpu_model_checkpoint *c)
+{
+    memmove(c->file, c->file + 1, sizeof *c->file * (size_t)--c->kept);
+}
+
+/* The newest file is `path`. One that was written again is there once. */
+static void add_file(struct mgpu_model_checkpoint *c, const char *path)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < c->kept; i++)
         if (strcmp(c->file[i], path) != 0)
             c->file[n++] = c->file[i];
-    c->file[n++] = path;
     c->kept = n;
-    if (n <= c->options.keep)
-        return NULL;
-    const char *oldest = c->file[0];
-    memmove(c->file, c->file + 1, sizeof *c->file * (size_t)--c->kept);
-    return oldest;
+    if (n == c->options.keep + LEFT_MOST)
+        drop_first(c);
+    c->file[c->kept++] = path;
+}
+
+/* The oldest go when there are too many. Gives the last of them, NULL where there is none. */
+static const char *remove_oldest(struct mgpu_model_checkpoint *c)
+{
+    const char *removed = NULL;
+    for (; c->kept > c->options.keep; drop_first(c))
+        if (unlink(c->file[0]) == 0)
+            removed = c->file[0];
+    return removed;
 }
 
 /* Whether this epoch's file is due. */
@@ -60,11 +74,12 @@ int mgpu_model_checkpoint_epoch(struct mgpu_model_checkpoint *c, int64_t epoch,
     if (!is_due(c, logs))
         return 0;
     MGPU_TRY(mgpu_template_format(saved, c->arena, c->options.path, epoch + 1, logs));
-    if (c->options.keep)
-        *removed = add_file(c, *saved); /* before the file is written, which holds the list */
+    if (c->options.keep) /* before the file is written, which holds the list: of a run that is
+                          * killed before it removes the oldest, too */
+        add_file(c, *saved);
     MGPU_TRY(sink->save(sink->context, *saved, c->options.weights_only));
-    if (*removed)
-        unlink(*removed);
+    if (c->options.keep)
+        *removed = remove_oldest(c);
     return 0;
 }
 
@@ -101,7 +116,7 @@ int mgpu_model_checkpoint_record(struct mgpu_model_checkpoint *c, struct mgpu_re
         const char *file = i < c->kept ? c->file[i] : NULL;
         snprintf(name, sizeof name, "checkpoint.kept.%lld", (long long)i);
         MGPU_TRY(mgpu_record_text(r, name, &file));
-        if (r->restores && kept - i <= c->options.keep)
+        if (r->restores && c->options.keep && kept - i < c->options.keep + LEFT_MOST)
             take_file(c, file);
     }
     return 0;

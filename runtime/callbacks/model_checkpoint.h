@@ -26,7 +26,7 @@ struct mgpu_model_checkpoint {
     struct mgpu_arena *arena; /* of names */
     int64_t epochs_since;     /* the last one that counted */
     int64_t kept;
-    const char **file; /* [keep + 1], oldest first */
+    const char **file; /* oldest first; more than --keep allows while one is written */
 };
 
 /* Everything that may be wrong with the options is found here: MGPU_EUSAGE. */

@@ -127,7 +127,17 @@ static int settle_words(struct mgpu_trainer *t)
     return mgpu_settle_precision(t);
 }
 
-/* A=B pairs. Names may hold '=', so every place is tried until both are initializers. */
+/* An initializer, or what may be split off one: "8.weight@10.weight". */
+static bool may_be_weight(const struct mgpu_trainer *t, const char *name)
+{
+    bool found = mgpu_onnx_find_initializer(t->model, name) >= 0;
+    for (const char *at = name; !found && (at = strchr(at, '@')); at++)
+        found = mgpu_onnx_find_initializer(
+                    t->model, mgpu_arena_format(t->arena, "%.*s", (int)(at - name), name)) >= 0;
+    return found;
+}
+
+/* A=B pairs. Names may hold '=', so every place is tried until both are weights'. */
 static int settle_ties(struct mgpu_trainer *t, const char *const (**out)[2], int *count)
 {
     int n = mgpu_text_count(t->options.tie);
@@ -137,15 +147,14 @@ static int settle_ties(struct mgpu_trainer *t, const char *const (**out)[2], int
         bool found = false;
         for (char *at = strchr(copy, '='); at && !found; at = strchr(at + 1, '=')) {
             *at = 0;
-            found = mgpu_onnx_find_initializer(t->model, copy) >= 0 &&
-                    mgpu_onnx_find_initializer(t->model, at + 1) >= 0;
+            found = may_be_weight(t, copy) && may_be_weight(t, at + 1);
             pairs[i][0] = copy;
             pairs[i][1] = at + 1;
             if (!found)
                 *at = '=';
         }
         if (!found)
-            return mgpu_fail(MGPU_EUSAGE, "--tie: '%s' is not A=B with two initializers' names",
+            return mgpu_fail(MGPU_EUSAGE, "--tie: '%s' is not A=B with two weights' names",
                              t->options.tie[i]);
     }
     *out = (const char *const(*)[2])pairs;

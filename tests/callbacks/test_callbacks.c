@@ -245,6 +245,19 @@ static int write_file(void *context, const char *path, bool weights_only)
     return 0;
 }
 
+struct recorded {
+    struct mgpu_model_checkpoint *of;
+    struct mgpu_record *record;
+};
+
+/* A file with what it holds about others. */
+static int take_record(void *context, const char *path, bool weights_only)
+{
+    struct recorded *r = context;
+    write_file(NULL, path, weights_only);
+    return mgpu_model_checkpoint_record(r->of, r->record);
+}
+
 static void test_keep(void)
 {
     struct mgpu_model_checkpoint a, b, *now = &a;
@@ -269,6 +282,34 @@ static void test_keep(void)
         const char *path = mgpu_arena_format(build_arena, "%s/k-%d", build_folder, epoch);
         CHECK_((access(path, F_OK) == 0) == (epoch == 6 || epoch == 8), "%s", path);
         unlink(path);
+    }
+}
+
+/* A run that was killed behind a new file and before the oldest went: the next one removes that. */
+static void test_keep_killed(void)
+{
+    struct mgpu_model_checkpoint a, b;
+    struct mgpu_model_checkpoint_options o = {
+        .path = mgpu_arena_format(build_arena, "%s/d-{epoch}", build_folder), .keep = 2};
+    struct mgpu_save_sink sink = {write_file, NULL};
+    const char *saved, *removed;
+    CHECK_OK(mgpu_model_checkpoint_init(&a, &o, &logs, build_arena));
+    CHECK_OK(mgpu_model_checkpoint_init(&b, &o, &logs, build_arena));
+    for (int epoch = 0; epoch < 2; epoch++)
+        CHECK_OK(mgpu_model_checkpoint_epoch(&a, epoch, &logs, &sink, &saved, &removed));
+    struct mgpu_record record;
+    mgpu_record_init(&record, build_arena);
+    sink = (struct mgpu_save_sink){take_record, &(struct recorded){&a, &record}};
+    CHECK_OK(mgpu_model_checkpoint_epoch(&a, 2, &logs, &sink, &saved, &removed));
+    build_bytes(removed, "x", 1); /* it was not removed */
+    record.restores = true;
+    CHECK_OK(mgpu_model_checkpoint_record(&b, &record));
+    mgpu_record_free(&record);
+    sink = (struct mgpu_save_sink){write_file, NULL};
+    CHECK_OK(mgpu_model_checkpoint_epoch(&b, 3, &logs, &sink, &saved, &removed));
+    for (int epoch = 1; epoch <= 4; epoch++) {
+        const char *path = mgpu_arena_format(build_arena, "%s/d-%d", build_folder, epoch);
+        CHECK_((access(path, F_OK) == 0) == (epoch > 2), "%s", path);
     }
 }
 
@@ -396,6 +437,7 @@ int main(void)
     test_template();
     test_step_name();
     test_keep();
+    test_keep_killed();
     test_keep_foreign();
     test_options();
     test_other_monitor();

@@ -621,6 +621,30 @@ static void check_tie_options(void)
     CHECK_FAILS(identify_with(NULL, &o), "tied with nothing");
 }
 
+/* Two of three that were split, by the names that are told, in either order. */
+static void check_tie_split(void)
+{
+    static const char *const pairs[][2] = {
+        {"b.w", "b.w@c"}, {"b.w@c", "b.w"}, {"b.w@a", "b.w@c"}, {"b.w@a", "b.w@d"}, {"b.w", "b.w"}};
+    for (int i = 0; i < 5; i++) {
+        struct mgpu_weights_options o = {.tie = &pairs[i], .tie_count = 1};
+        Onnx__ModelProto *m = begin("pytorch");
+        matrix(m, "b.w", 4, 4, 1);
+        node(m, "MatMul", "x b.w", "p", "", "a");
+        node(m, "MatMul", "p b.w", "q", "", "b");
+        node(m, "MatMul", "q b.w", "y", "", "c");
+        if (i == 3) {
+            CHECK_FAILS(identify_with(m, &o), "b.w@d");
+            continue;
+        }
+        CHECK_OK(identify_with(m, &o));
+        CHECK((at("q", 1) == at("y", 1)) == (i != 2));
+        CHECK((at("p", 1) == at("y", 1)) == (i == 2 || i == 4));
+        CHECK_(!strcmp(weights->weight[at("q", 1)].name, "b.w"), "%s",
+               weights->weight[at("q", 1)].name);
+    }
+}
+
 /* ---- Chosen --------------------------------------------------------------------------------- */
 
 static void check_patterns(void)
@@ -787,6 +811,7 @@ int main(void)
     check_folded_dense();
     check_tied();
     check_tie_options();
+    check_tie_split();
     check_patterns();
     check_merged_patterns();
     check_constant_nodes();

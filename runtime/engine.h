@@ -63,6 +63,9 @@ struct mgpu_engine_ops {
     int (*download)(struct mgpu_engine *engine, enum mgpu_buffer buffer, int64_t offset,
                     int64_t bytes);
 
+    /* Zeroes a buffer before the next run. NULL: the host does. */
+    int (*clear)(struct mgpu_engine *engine, enum mgpu_buffer buffer);
+
     /* Ranks that wait in execute for this one get the reason. NULL: its communicators tell them. */
     void (*abort)(struct mgpu_engine *engine, const char *reason);
 

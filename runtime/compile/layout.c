@@ -121,6 +121,93 @@ static void decide(struct layouts *l)
     }
 }
 
+/* ---- Nodes that are blocked for one another ---------------------------------------------------
+ */
+
+struct group {
+    int count, *node; /* by id */
+    bool *has;        /* by node id: it is in a group that was looked at */
+    int values, *value;
+    bool *touches; /* by value id: in value[] */
+};
+
+static void join(struct group *p, const struct mgpu_node *node)
+{
+    if (p->has[node->id])
+        return;
+    p->has[node->id] = true;
+    p->node[p->count++] = node->id;
+}
+
+/* All that read or write v in blocks. */
+static void join_around(const struct layouts *l, struct group *p, const struct mgpu_value *v)
+{
+    const struct mgpu_readers *r = &l->readers[v->id];
+    if (!p->touches[v->id])
+        p->value[p->values++] = v->id;
+    p->touches[v->id] = true;
+    if (v->producer && block_of(l, v->producer, v->producer->inputs + v->output))
+        join(p, v->producer);
+    for (int k = 0; k < r->count; k++)
+        for (int i = 0; i < r->node[k]->inputs; i++)
+            if (r->node[k]->input[i] == v && block_of(l, r->node[k], i))
+                join(p, r->node[k]);
+}
+
+static void find_group(const struct layouts *l, struct group *p, const struct mgpu_node *first)
+{
+    for (int i = 0; i < p->values; i++)
+        p->touches[p->value[i]] = false;
+    p->count = p->values = 0;
+    join(p, first);
+    for (int k = 0; k < p->count; k++) {
+        const struct mgpu_node *node = l->g->nodes[p->node[k]];
+        for (int i = 0; i < node->inputs + node->outputs; i++)
+            if (operand(node, i) && block_of(l, node, i))
+                join_around(l, p, operand(node, i));
+    }
+}
+
+static int64_t group_cost(const struct layouts *l, const struct group *p)
+{
+    int64_t cost = 0;
+    for (int k = 0; k < p->count; k++) {
+        const struct wish *w = &l->wish[p->node[k]];
+        cost += w->blocked ? 0 : w->hidden;
+    }
+    for (int i = 0; i < p->values; i++)
+        cost += value_cost(l, l->g->values[p->value[i]]);
+    return cost;
+}
+
+/* What none of them would change alone: plain where they cost no more so. */
+static void decide_group(struct layouts *l, struct group *p, const struct mgpu_node *first)
+{
+    find_group(l, p, first);
+    int64_t blocked = group_cost(l, p);
+    for (int k = 0; k < p->count; k++)
+        l->wish[p->node[k]].blocked = false;
+    bool plain = group_cost(l, p) <= blocked;
+    for (int k = 0; k < p->count; k++)
+        l->wish[p->node[k]].blocked = !plain;
+}
+
+static void decide_groups(struct layouts *l)
+{
+    size_t nodes = (size_t)l->g->node_count + 1, values = (size_t)l->g->value_count + 1;
+    struct group p = {.node = mgpu_xcalloc(nodes, sizeof *p.node),
+                      .has = mgpu_xcalloc(nodes, sizeof *p.has),
+                      .value = mgpu_xcalloc(values, sizeof *p.value),
+                      .touches = mgpu_xcalloc(values, sizeof *p.touches)};
+    for (int n = 0; n < l->g->node_count; n++)
+        if (l->wish[n].blocked && !p.has[n])
+            decide_group(l, &p, l->g->nodes[n]);
+    free(p.node);
+    free(p.has);
+    free(p.value);
+    free(p.touches);
+}
+
 /* ---- Reorders -------------------------------------------------------------------------------- */
 
 struct rewrite {
@@ -225,6 +312,7 @@ int mgpu_choose_layouts(struct mgpu_graph *g, const struct mgpu_backend *backend
                         .lasts = mgpu_lasting_values(g)};
     ask(&l, backend);
     decide(&l);
+    decide_groups(&l);
     mgpu_readers_free(l.readers, g);
     int rc = rewrite(&l);
     for (int n = 0; n < nodes; n++)

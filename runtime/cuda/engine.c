@@ -96,6 +96,18 @@ static int download(struct mgpu_engine *engine, enum mgpu_buffer b, int64_t offs
     return 0;
 }
 
+/* In the stream that runs begin in. */
+static int clear(struct mgpu_engine *engine, enum mgpu_buffer b)
+{
+    struct mgpu_gpu_rank *rank = rank_of(engine);
+    MGPU_TRY(enter(engine));
+    if (rank->bytes[b])
+        GPU_TRY(
+            &rank->all->gpu, cuMemsetD8Async,
+            ((CUdeviceptr)rank->buffer[b], 0, (size_t)rank->bytes[b], rank->all->rank[0].compute));
+    return 0;
+}
+
 /* The other pinned buffer is written next: the run that took what was in it is over. */
 static int send(struct mgpu_engine *engine, const struct mgpu_program *p, void **host)
 {
@@ -337,6 +349,7 @@ static const struct mgpu_engine_ops ops = {.backend = &mgpu_backend_cuda,
                                            .finish = finish,
                                            .upload = upload,
                                            .download = download,
+                                           .clear = clear,
                                            .abort = abort_all,
                                            .free = free_engine};
 

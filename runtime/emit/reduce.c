@@ -177,28 +177,78 @@ static void emit(struct mgpu_writer *w)
         write_second(w, &r);
 }
 
-/* ---- arg_reduce: a thread for each output goes along the axis; NaN is better than all ----------
+/* ---- arg_reduce: NaN is better than all; lanes go along the last axis, as in reductions --------
  */
+
+struct search {
+    const struct mgpu_arg_reduce_attrs *a;
+    const char *acc, *name; /* of accumulators and elements */
+    bool is_unsigned;
+    int64_t size, inner, outputs;
+    int lanes;
+};
+
+/* Takes v at k where it is better than `best` at `at`, or as good and in the better place. */
+static void write_choice(struct mgpu_writer *w, const struct search *s)
+{
+    const char *order = s->is_unsigned ? "(u64)" : "";
+    mgpu_write(
+        w,
+        "int better = v != v ? best == best : %sv %s %sbest, equal = v != v ? best != best : "
+        "v == best;\n        if (better || (equal && k %s at)) {\n            best = v;\n"
+        "            at = k;\n        }\n",
+        order, s->a->min ? "<" : ">", order, s->a->last ? ">" : "<");
+}
+
+/* The lanes of an output become one, halving. */
+static void write_join_choices(struct mgpu_writer *w, const struct search *s)
+{
+    mgpu_write(w,
+               "    __shared__ %s bests[%d];\n    __shared__ i64 places[%d];\n    "
+               "bests[threadIdx.x] = best;\n    places[threadIdx.x] = at;\n    for (u32 d = %d; d; "
+               "d /= 2) {\n        __syncthreads();\n        if (lane < d) {\n        %s v = "
+               "bests[threadIdx.x + d];\n        i64 k = places[threadIdx.x + d];\n        ",
+               s->acc, THREADS, THREADS, s->lanes / 2, s->acc);
+    write_choice(w, s);
+    mgpu_write(w, "        bests[threadIdx.x] = best;\n        places[threadIdx.x] = at;\n        "
+                  "}\n    }\n");
+}
 
 static void emit_arg(struct mgpu_writer *w)
 {
-    const struct mgpu_arg_reduce_attrs *a = w->node->attrs;
     const struct mgpu_value *x = w->node->input[0];
-    const char *acc = mgpu_compute_type(x->type), *name = mgpu_dtype_name(x->type);
-    const char *order = x->type == MGPU_UINT64 ? "(u64)" : "";
-    int64_t size = x->dims[a->axis].value, inner = 1;
-    for (int k = (int)a->axis + 1; k < x->rank; k++)
-        inner *= x->dims[k].value;
-    mgpu_write_kernel_each(w, mgpu_value_count(w->node->output[0]));
-    mgpu_write(w, "    i64 base = (i64)(i / %lld) * %lld + i %% %lld, at = 0;\n", (long long)inner,
-               (long long)(size * inner), (long long)inner);
-    mgpu_write(w, "    %s best = LOAD_%s(x0, base);\n    for (i64 k = 1; k < %lld; k++) {\n", acc,
-               name, (long long)size);
-    mgpu_write(w, "        %s v = LOAD_%s(x0, base + k * %lld);\n", acc, name, (long long)inner);
-    mgpu_write(w, "        int better = best != best ? %s : v != v || %sv %s%s %sbest;\n",
-               a->last ? "v != v" : "0", order, a->min ? "<" : ">", a->last ? "=" : "", order);
-    mgpu_write(w, "        if (better) {\n            best = v;\n            at = k;\n        }\n"
-                  "    }\n    STORE_int64(y0, i, at);\n}\n");
+    struct search s = {.a = w->node->attrs,
+                       .acc = mgpu_compute_type(x->type),
+                       .name = mgpu_dtype_name(x->type),
+                       .is_unsigned = x->type == MGPU_UINT64,
+                       .inner = 1,
+                       .outputs = mgpu_value_count(w->node->output[0]),
+                       .lanes = 1};
+    s.size = x->dims[s.a->axis].value;
+    for (int k = (int)s.a->axis + 1; k < x->rank; k++)
+        s.inner *= x->dims[k].value;
+    while (s.inner == 1 && s.lanes < THREADS && s.lanes * 4 < s.size)
+        s.lanes *= 2;
+    int outs = THREADS / s.lanes;
+    mgpu_write_kernel(w, (s.outputs + outs - 1) / outs, THREADS, s.lanes > 1);
+    mgpu_write(
+        w,
+        "    u32 lane = threadIdx.x %% %d;\n    i64 o = (i64)blockIdx.x * %d + threadIdx.x / "
+        "%d, at = lane;\n    %s best = 0;\n    if (o < %lld) {\n",
+        s.lanes, outs, s.lanes, s.acc, (long long)s.outputs);
+    mgpu_write(w,
+               "    i64 base = o / %lld * %lld + o %% %lld;\n    best = LOAD_%s(x0, base + at * "
+               "%lld);\n    for (i64 k = at + %d; k < %lld; k += %d) {\n        ",
+               (long long)s.inner, (long long)(s.size * s.inner), (long long)s.inner, s.name,
+               (long long)s.inner, s.lanes, (long long)s.size, s.lanes);
+    mgpu_write(w, "%s v = LOAD_%s(x0, base + k * %lld);\n        ", s.acc, s.name,
+               (long long)s.inner);
+    write_choice(w, &s);
+    mgpu_write(w, "    }\n    }\n");
+    if (s.lanes > 1)
+        write_join_choices(w, &s);
+    mgpu_write(w, "    if (lane == 0 && o < %lld)\n        STORE_int64(y0, o, at);\n}\n",
+               (long long)s.outputs);
 }
 
 static bool accepts_arg(const struct mgpu_node *node)

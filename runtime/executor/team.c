@@ -267,6 +267,15 @@ int mgpu_rank_finish(struct mgpu_rank *rank)
     return ops->finish ? ops->finish(rank->engine, &rank->buffer[MGPU_BUFFER_RESULTS]) : 0;
 }
 
+int mgpu_rank_clear(struct mgpu_rank *rank, enum mgpu_buffer buffer)
+{
+    const struct mgpu_engine_ops *ops = rank->engine->ops;
+    if (ops->clear)
+        return of_rank(rank, ops->clear(rank->engine, buffer));
+    memset(rank->buffer[buffer], 0, (size_t)rank->bytes[buffer]);
+    return 0;
+}
+
 int mgpu_rank_upload(struct mgpu_rank *rank, enum mgpu_buffer buffer, int64_t offset, int64_t bytes)
 {
     const struct mgpu_engine_ops *ops = rank->engine->ops;

@@ -43,6 +43,7 @@ int mgpu_rank_send(struct mgpu_rank *rank, const struct mgpu_program *program);
 int mgpu_rank_execute(struct mgpu_rank *rank, struct mgpu_program *program,
                       const struct mgpu_execution *run);
 int mgpu_rank_finish(struct mgpu_rank *rank);
+int mgpu_rank_clear(struct mgpu_rank *rank, enum mgpu_buffer buffer);
 int mgpu_rank_upload(struct mgpu_rank *rank, enum mgpu_buffer buffer, int64_t offset,
                      int64_t bytes);
 int mgpu_rank_download(struct mgpu_rank *rank, enum mgpu_buffer buffer, int64_t offset,

@@ -279,13 +279,6 @@ static int put_back(struct mgpu_rank *rank, void *context)
     return 0;
 }
 
-static int clear_gradients(struct mgpu_rank *rank)
-{
-    int64_t bytes = rank->bytes[MGPU_BUFFER_GRADIENTS];
-    memset(rank->buffer[MGPU_BUFFER_GRADIENTS], 0, (size_t)bytes);
-    return mgpu_rank_upload(rank, MGPU_BUFFER_GRADIENTS, 0, bytes);
-}
-
 static int run_rank(struct mgpu_rank *rank, void *context)
 {
     const struct job *job = context;
@@ -295,7 +288,7 @@ static int run_rank(struct mgpu_rank *rank, void *context)
     if (job->skips && job->run->update)
         MGPU_TRY(keep(t, rank));
     if (t->pieces > 1 && job->run->mode == MGPU_MODE_TRAIN)
-        MGPU_TRY(clear_gradients(rank));
+        MGPU_TRY(mgpu_rank_clear(rank, MGPU_BUFFER_GRADIENTS));
     for (int m = 0; m < job->pieces; m++) {
         MGPU_TRY(find_piece(&piece, t, rank, job->run, m));
         contributes = contributes || piece.own_count;

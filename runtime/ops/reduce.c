@@ -286,6 +286,7 @@ const struct mgpu_op mgpu_op_arg_reduce = {
     .flags = MGPU_OP_NO_GRADIENT,
     .attrs_size = sizeof(struct mgpu_arg_reduce_attrs),
     .attrs = arg_reduce_attrs,
+    .half = MGPU_HALF_TAKES,
     .shape = arg_reduce_shape,
     .saved = mgpu_saved_nothing,
     .alias = mgpu_alias_none,

@@ -197,6 +197,20 @@ static void test_plain(void)
     CHECK(after_choice(g) == 0);
 }
 
+/* Nobody wants blocks, and each alone would have to reorder more to be plain. */
+static void test_plain_together(void)
+{
+    struct mgpu_graph *g = new_graph();
+    struct mgpu_value *y = NULL;
+    for (int i = 0; i < 3; i++) {
+        struct mgpu_value *x = mgpu_softmax(g, image(g, 16), 1, false);
+        struct mgpu_value *wide = mgpu_concat(g, 3, 3, (struct mgpu_value *[]){x, x, x});
+        y = y ? mgpu_add(g, y, wide) : wide;
+    }
+    mgpu_graph_output(g, "y", mgpu_softmax(g, y, 1, false));
+    CHECK(after_choice(g) == 0);
+}
+
 /* The cheaper of two places: before the concatenation's one part, not after the whole. */
 static void test_cheaper_place(void)
 {
@@ -333,6 +347,7 @@ int main(void)
     test_concat();
     test_plain_between();
     test_plain();
+    test_plain_together();
     test_cheaper_place();
     test_step();
     test_crossing();

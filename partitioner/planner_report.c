@@ -114,13 +114,16 @@ static void place_nodes(struct make *m)
     const struct mgpu_outline *o = m->p->planned->outline;
     const struct mgpu_task_graph *g = m->chosen->graph;
     struct mgpu_plan_file *plan = m->plan;
+    /* of what is not computed here any more (the parts of an attention) */
+    int rest = g->groups ? m->places.place_of[m->chosen->device[0]] : 0;
     plan->nodes = o->nodes;
     plan->node = MGPU_NEW_ARRAY(plan->arena, struct mgpu_plan_node, o->nodes);
     for (int i = 0; i < o->nodes; i++)
         plan->node[i] =
             (struct mgpu_plan_node){.output = mgpu_arena_string(plan->arena, o->node[i].output),
                                     .name = mgpu_arena_string(plan->arena, o->node[i].name),
-                                    .type = mgpu_arena_string(plan->arena, o->node[i].type)};
+                                    .type = mgpu_arena_string(plan->arena, o->node[i].type),
+                                    .place = rest};
     bool *placed = MGPU_NEW_ARRAY(plan->arena, bool, o->nodes);
     bool *needed = MGPU_NEW_ARRAY(plan->arena, bool, o->nodes);
     for (int i = 0; i < g->tasks; i++) {

@@ -388,6 +388,10 @@ static void test_kinds(void)
                                                  "output y float N 2 32 8\n");
     int64_t here = memory_on("cpu:0,cpu:1"), any = memory_on("2xcpu");
     CHECK_(any == here, "%lld, %lld", (long long)any, (long long)here);
+    CHECK_RUN("attention.onnx --devices 2xcpu --batch 4 --strategy single --weights-on cpu:0 "
+              "--plan plan.json");
+    mgpu_plan_file_free(read_plan("plan.json")); /* its parts are where it is */
+    unlink(build_path("plan.json"));
 }
 
 /* The plan on stdout is the file; the table then goes to stderr. */

@@ -3,6 +3,7 @@
 #include "exporter/architecture.h"
 #include "exporter/framework_parts.h"
 #include "exporter/scopes.h"
+#include "exporter/wrappers.h"
 #include "runtime/base/names.h"
 #include "runtime/base/status.h"
 
@@ -118,6 +119,53 @@ static void tell_folded(const struct mgpu_variables *v)
                   v->family == MGPU_FAMILY_KERAS ? "model of Keras" : "state_dict");
 }
 
+/* PyTorch's own modules with parameters that are called weight and bias. */
+static bool is_plain_module(const char *class_name)
+{
+    static const char *const classes[] = {"linear.Linear", "sparse.Embedding", "conv.Conv1d",
+                                          "conv.Conv2d", "conv.Conv3d"};
+    static const char modules[] = "torch.nn.modules.";
+    size_t n = strlen(modules);
+    for (size_t i = 0; i < sizeof classes / sizeof *classes && !strncmp(class_name, modules, n);
+         i++)
+        if (!strcmp(class_name + n, classes[i]))
+            return true;
+    return false;
+}
+
+/* What a weight is called in the module that reads it; NULL: that is not known to be its own. */
+static const char *name_in_module(const struct mgpu_framework_arrays *a, const char *leaf,
+                                  const struct mgpu_onnx_node *node)
+{
+    if (!*node->layer || strchr(node->layer, '/') ||
+        !is_plain_module(mgpu_onnx_module_class(a->arena, node)))
+        return NULL;
+    return mgpu_without_wrappers(a->arena, mgpu_arena_format(a->arena, "%s.%s", node->layer, leaf));
+}
+
+/* dynamo stores a weight that modules share once, under one name; a state_dict has it under each.
+ */
+static void list_shared(struct mgpu_framework_arrays *a)
+{
+    const struct mgpu_variables *v = a->variables;
+    struct mgpu_names *listed = mgpu_names_new(a->arena);
+    for (int i = 0; i < a->count; i++)
+        mgpu_names_set(listed, a->array[i].name, a);
+    for (int i = 0; i < v->count; i++) {
+        const struct mgpu_variable *x = &v->variable[i];
+        const struct mgpu_holder *h = &v->weights->weight[x->weight].holder[x->holder];
+        bool own = !mgpu_variable_is_nameless(v, i) &&
+                   (!strcmp(x->leaf, "weight") || !strcmp(x->leaf, "bias"));
+        for (int u = 0; u < h->uses && own; u++) {
+            const char *name = name_in_module(a, x->leaf, v->model->all[h->use[u].node]);
+            if (!name || mgpu_names_get(listed, name))
+                continue;
+            mgpu_names_set(listed, name, a);
+            mgpu_framework_add(a, i, name, NULL);
+        }
+    }
+}
+
 static void list_plain(struct mgpu_framework_arrays *a)
 {
     const struct mgpu_variables *v = a->variables;
@@ -127,6 +175,8 @@ static void list_plain(struct mgpu_framework_arrays *a)
             add_nameless(a, i);
         else if (!is_listed(v, i) && !mgpu_variable_is_later_part(v, i))
             mgpu_framework_add(a, i, mgpu_framework_name(a, i, root), NULL);
+    if (v->family == MGPU_FAMILY_TORCH)
+        list_shared(a);
     if (v->assumed)
         mgpu_note("'%s' has no names left and is taken for PyTorch's MultiheadAttention: the order "
                   "of its products says which is which",

@@ -112,6 +112,10 @@ double mgpu_onnx_float(const struct mgpu_onnx_node *node, const char *name, doub
 /* Fills at most `most` values; gives how many there are, or -1 when the attribute is absent. */
 int mgpu_onnx_ints(const struct mgpu_onnx_node *node, const char *name, int64_t *values, int most);
 /* Whether this is the node's name, or one of its outputs. */
+/* dynamo: the class of the module that made the node, "torch.nn.modules.linear.Linear"; "" unknown.
+ */
+const char *mgpu_onnx_module_class(struct mgpu_arena *arena, const struct mgpu_onnx_node *node);
+
 bool mgpu_onnx_is_called(const struct mgpu_onnx_node *node, const char *name);
 /* A string into the model's arena (protobuf strings of attributes are not terminated). */
 const char *mgpu_onnx_string(struct mgpu_onnx_model *model, const struct mgpu_onnx_node *node,

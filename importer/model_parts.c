@@ -65,13 +65,26 @@ static const char *without_last_part(struct mgpu_arena *arena, const char *name)
     return slash ? mgpu_arena_format(arena, "%.*s", (int)(slash - name), name) : "";
 }
 
+/* The last scope of the node's entry `key`; NULL: it has none. */
+static const char *scope_of(struct mgpu_arena *arena, const Onnx__NodeProto *proto, const char *key)
+{
+    for (size_t i = 0; i < proto->n_metadata_props; i++)
+        if (!strcmp(proto->metadata_props[i]->key, key))
+            return last_scope(arena, proto->metadata_props[i]->value);
+    return NULL;
+}
+
+const char *mgpu_onnx_module_class(struct mgpu_arena *arena, const struct mgpu_onnx_node *node)
+{
+    const char *name =
+        node->proto ? scope_of(arena, node->proto, "pkg.torch.onnx.class_hierarchy") : NULL;
+    return name ? name : "";
+}
+
 const char *mgpu_onnx_layer(struct mgpu_arena *arena, const Onnx__NodeProto *proto,
                             const char *outer)
 {
-    const char *layer = NULL;
-    for (size_t i = 0; i < proto->n_metadata_props && !layer; i++)
-        if (!strcmp(proto->metadata_props[i]->key, "pkg.torch.onnx.name_scopes"))
-            layer = last_scope(arena, proto->metadata_props[i]->value);
+    const char *layer = scope_of(arena, proto, "pkg.torch.onnx.name_scopes");
     if (!layer)
         layer = without_last_part(arena, proto->name);
     if (!*outer)

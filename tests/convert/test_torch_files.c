@@ -152,6 +152,29 @@ static void test_no_affine(void)
     CHECK_(tensors_of(file) == 3, "%d", tensors_of(file));
 }
 
+/* Tied embeddings that dynamo stores once: a state_dict has both names, and both are taken. */
+static void test_shared(void)
+{
+    const char *model = tiny_path("tied.onnx"), *file = tiny_path("tied.safetensors");
+    const char *out = tiny_path("out.onnx");
+    const struct mgpu_convert_options none = {0}, into = {.model = model, .verify = true};
+    static const double table[] = {1, 2, 3, 4, 5, 6};
+    make_onnx_file(model, "producer pytorch\ninput x int64 N\n"
+                          "init out.weight float 3 2 = 1 2 3 4 5 6\n"
+                          "a = Gather(out.weight, x) scopes=\"['', 'emb', 'embedding']\" "
+                          "classes=\"['m.Net', 'torch.nn.modules.sparse.Embedding', 'aten']\"\n"
+                          "y = Gemm(a, out.weight) transB=1 scopes=\"['', 'out', 'linear']\" "
+                          "classes=\"['m.Net', 'torch.nn.modules.linear.Linear', 'aten']\"\n"
+                          "z = MatMul(y, out.weight) scopes=\"['', 'own', 'matmul']\" "
+                          "classes=\"['m.Net', 'm.Own', 'aten']\"\noutput z float N 2\n");
+    CHECK_OK(weights_convert(line, model, file, &none));
+    CHECK_(tensors_of(file) == 2, "%d", tensors_of(file));
+    CHECK(weights_hold(file, "emb.weight", "[3,2]", table));
+    CHECK(weights_hold(file, "out.weight", "[3,2]", table));
+    CHECK_OK(weights_convert(line, file, out, &into));
+    CHECK(weights_differ(out, model, 0) == 0);
+}
+
 /* A learned scalar is a weight of a file, and one of ONNX read back; a buffer that the graph has
  * with these numbers has nothing to bring. */
 static void test_constants(void)
@@ -203,6 +226,7 @@ int main(void)
     test_projection();
     test_compiled();
     test_no_affine();
+    test_shared();
     test_constants();
     tiny_end();
     return test_end();

@@ -334,11 +334,11 @@ static Onnx__AttributeProto *attribute(struct maker *m, char *name)
     return a;
 }
 
-static void set_scopes(struct maker *m, Onnx__NodeProto *n)
+static void set_entry(struct maker *m, Onnx__NodeProto *n, const char *key)
 {
     Onnx__StringStringEntryProto *e =
         MESSAGE(m, Onnx__StringStringEntryProto, onnx__string_string_entry_proto__init);
-    e->key = mgpu_arena_string(m->arena, "pkg.torch.onnx.name_scopes");
+    e->key = mgpu_arena_string(m->arena, key);
     e->value = quoted(m);
     APPEND(m, n->metadata_props, n->n_metadata_props, e);
 }
@@ -375,7 +375,9 @@ static void node(struct maker *m)
         if (!strcmp(name, "name"))
             n->name = quoted(m);
         else if (!strcmp(name, "scopes"))
-            set_scopes(m, n);
+            set_entry(m, n, "pkg.torch.onnx.name_scopes");
+        else if (!strcmp(name, "classes"))
+            set_entry(m, n, "pkg.torch.onnx.class_hierarchy");
         else
             APPEND(m, n->attribute, n->n_attribute, attribute(m, name));
     }

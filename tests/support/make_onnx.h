@@ -13,8 +13,8 @@
  *
  * Attributes: 3 (int), 3.0 (float), "text", [1, 2], [1.0, 2.0], ["a", "b"], @name (a graph that was
  * given before), <float 2 = 1 2> (a tensor), $k:float (in a function: its attribute k; int, ints,
- * floats, string, tensor too). name="..." is the node's name, scopes="..." what dynamo writes as
- * pkg.torch.onnx.name_scopes.
+ * floats, string, tensor too). name="..." is the node's name, scopes="..." and classes="..." what
+ * dynamo writes as pkg.torch.onnx.name_scopes and .class_hierarchy.
  *
  *     graph then {                             a body, for then_branch=@then
  *         t = Mul(x, W1)

@@ -128,19 +128,6 @@ static void tell_constants(const struct mgpu_variables *v)
                   layer);
 }
 
-/* A fresh bias is zero, and dynamo leaves it out. */
-static void tell_lost(const struct mgpu_variables *v)
-{
-    int n = 0;
-    for (int i = 0; i < v->weights->bares; i++)
-        n += v->weights->lost[i];
-    if (n)
-        mgpu_note("%d layer%s no bias in the graph, which leaves out biases of zero: where the "
-                  "model has %s, load_state_dict wants strict=False (mgpu-train --add-bias puts "
-                  "%s back)",
-                  n, n == 1 ? " has" : "s have", n == 1 ? "one" : "them", n == 1 ? "it" : "them");
-}
-
 /* PyTorch's own modules with parameters that are called weight and bias. */
 static bool is_plain_module(const char *class_name)
 {

@@ -187,6 +187,19 @@ static void tell_training_form(const struct model *m, const char *out)
                   out, n, n == 1 ? " takes" : "s take");
 }
 
+/* A fresh bias is zero, and dynamo leaves it out. */
+static void tell_lost(const struct model *m, const char *out)
+{
+    int n = 0;
+    for (int i = 0; i < m->weights->bares; i++)
+        n += m->weights->lost[i];
+    if (n && m->model->producer == MGPU_PRODUCER_PYTORCH)
+        mgpu_note("%s: %d layer%s no bias in the graph, where one of zeros is left out: if the "
+                  "model has it, load_state_dict wants strict=False (mgpu-train --add-bias puts it "
+                  "back)",
+                  out, n, n == 1 ? " has" : "s have");
+}
+
 static int write_model(struct model *m, const char *in, const char *out, enum mgpu_target target,
                        const struct mgpu_convert_options *o)
 {
@@ -195,6 +208,8 @@ static int write_model(struct model *m, const char *in, const char *out, enum mg
                                                .onnx_names = o->names && !strcmp(o->names, "onnx"),
                                                .by_order = o->by_order,
                                                .like = (const char *const[]){o->like, NULL}};
+    if (target != MGPU_TARGET_ONNX)
+        tell_lost(m, out);
     MGPU_TRY(mgpu_model_write(&m->source, out, target, &w, &count));
     if (target == MGPU_TARGET_ONNX)
         tell_training_form(m, out);

@@ -25,7 +25,8 @@ static bool in_blocks(const struct mgpu_instruction *in)
     return false;
 }
 
-/* oneDNN makes products of convolutions whose operands are plain. */
+/* oneDNN makes products of convolutions whose operands are plain; recurrent layers call it for
+ * theirs. */
 static struct mgpu_memory_code code_of(const struct mgpu_program *p)
 {
     struct mgpu_memory_code code = {.instructions = p->instructions};
@@ -33,10 +34,11 @@ static struct mgpu_memory_code code_of(const struct mgpu_program *p)
         const struct mgpu_instruction *in = &p->instruction[k];
         enum mgpu_class class = mgpu_class_of(in->node->op);
         bool made = in->kernel && !strcmp(in->kernel->name, "onednn");
+        bool conv = made && class == MGPU_CLASS_CONV, recurrent = class == MGPU_CLASS_RNN;
         code.primitives += made;
         code.products |=
-            made && (class == MGPU_CLASS_GEMM || (class == MGPU_CLASS_CONV && !in_blocks(in)));
-        code.convolutions |= (made && class == MGPU_CLASS_CONV) || class == MGPU_CLASS_RNN;
+            recurrent || (made && class == MGPU_CLASS_GEMM) || (conv && !in_blocks(in));
+        code.convolutions |= recurrent || conv;
     }
     return code;
 }

@@ -119,8 +119,8 @@ MGPU_SIMD static void choose(float *to, const float *c, const float *a, const fl
     }
 }
 
-void mgpu_cpu_apply(enum mgpu_expr_code code, float *to, const float *a, const float *b,
-                    const float *c, struct mgpu_cpu_tail tail, int64_t n)
+static void apply(enum mgpu_expr_code code, float *to, const float *a, const float *b,
+                  const float *c, struct mgpu_cpu_tail tail, int64_t n)
 {
     switch (mgpu_expr_arity(code)) {
     case 1:
@@ -133,4 +133,23 @@ void mgpu_cpu_apply(enum mgpu_expr_code code, float *to, const float *a, const f
         choose(to, a, b, c, tail, n);
         break;
     }
+}
+
+/* What is left of a run is computed as part of a vector too: the functions of one element alone may
+ * round otherwise, and no element shall depend on where a tile or a rank's part ends. */
+void mgpu_cpu_apply(enum mgpu_expr_code code, float *to, const float *a, const float *b,
+                    const float *c, struct mgpu_cpu_tail tail, int64_t n)
+{
+    enum { WIDEST = 16 };
+    float x[3][WIDEST] = {{0}}, y[WIDEST];
+    const float *operand[3] = {a, b, c};
+    int64_t rest = n % WIDEST, whole = n - rest;
+    if (whole)
+        apply(code, to, a, b, c, tail, whole);
+    if (!rest)
+        return;
+    for (int i = 0; i < mgpu_expr_arity(code); i++)
+        memcpy(x[i], operand[i] + whole, (size_t)rest * sizeof *x[i]);
+    apply(code, y, x[0], x[1], x[2], tail, WIDEST);
+    memcpy(to + whole, y, (size_t)rest * sizeof *y);
 }

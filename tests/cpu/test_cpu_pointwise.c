@@ -1,5 +1,6 @@
 /* The pointwise kernel of backend `cpu` against `ref`: every operation, broadcasts, types. */
 #include "runtime/ops/pointwise.h"
+#include "runtime/cpu/pointwise_ops.h"
 #include "runtime/ops/build.h"
 #include "tests/cpu/kernel_check.h"
 #include "tests/test.h"
@@ -100,6 +101,26 @@ static void test_special(void)
                  {.rank = 1, .dims = {12}, .batch_axis = -1, .values = a, .constant = true},
                  {.rank = 1, .dims = {12}, .batch_axis = -1, .values = b, .constant = true}}}};
         CHECK_(mgpu_kernel_check(checks) == 0, "%s of special values", checks[0].name);
+    }
+}
+
+/* An element comes out the same in every bit wherever it stands in a run. */
+static void test_places(void)
+{
+    enum { COUNT = 200 };
+    float x[3][COUNT], whole[COUNT], parts[COUNT];
+    const struct mgpu_cpu_tail tail = {1.3f, 0.7f};
+    for (int i = 0; i < 3 * COUNT; i++)
+        x[i / COUNT][i % COUNT] = (float)((i * 37) % 1001) / 300 + 0.001f;
+    for (enum mgpu_expr_code code = MGPU_X_NEG; code < MGPU_X_CODES; code++) {
+        if (!mgpu_cpu_applies(code))
+            continue;
+        mgpu_cpu_apply(code, whole, x[0], x[1], x[2], tail, COUNT);
+        for (int at = 0, n = 1; at < COUNT; at += n, n = n % 21 + 1) {
+            n = COUNT - at < n ? COUNT - at : n;
+            mgpu_cpu_apply(code, parts + at, x[0] + at, x[1] + at, x[2] + at, tail, n);
+        }
+        CHECK_(!memcmp(parts, whole, sizeof whole), "%s", mgpu_expr_code_name(code));
     }
 }
 
@@ -273,6 +294,7 @@ int main(void)
 {
     test_operations();
     test_special();
+    test_places();
     CHECK(mgpu_kernel_check(rows) == 0);
     CHECK(mgpu_kernel_check(typed) == 0);
     CHECK(mgpu_block_check(in_blocks) == 0);

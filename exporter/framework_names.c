@@ -179,8 +179,6 @@ static void list_plain(struct mgpu_framework_arrays *a)
 {
     const struct mgpu_variables *v = a->variables;
     size_t root = v->family == MGPU_FAMILY_KERAS ? mgpu_variables_root(v) : 0;
-    if (v->family == MGPU_FAMILY_TORCH)
-        tell_lost(v);
     for (int i = 0; i < v->count; i++)
         if (mgpu_variable_is_nameless(v, i))
             add_nameless(a, i);

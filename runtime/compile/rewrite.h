@@ -28,6 +28,9 @@ void mgpu_pool_first(struct mgpu_graph *g);
  * transposition that brings the classes to another axis (loss_first.c). */
 void mgpu_loss_first(struct mgpu_graph *g);
 
+/* The same: products take weights as they are stored, not a turned copy (turned_weights.c). */
+void mgpu_read_weights_turned(struct mgpu_graph *g);
+
 /* Of no plan: products, masks and softmax that make up attention are one node of that operator,
  * which the last of them names (attend.c). */
 int mgpu_fuse_attention(struct mgpu_graph *g);

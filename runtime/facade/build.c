@@ -91,6 +91,7 @@ static int fill_graph(struct mgpu_graph *g, struct mgpu_trainer *t, enum mgpu_mo
     int outputs = g->output_count;
     MGPU_TRY(add_losses(g, t, &total));
     mgpu_loss_first(g);
+    mgpu_read_weights_turned(g);
     if (mode != MGPU_MODE_GRADIENT)
         MGPU_TRY(add_metrics(g, t));
     mgpu_state_outputs(t, g);

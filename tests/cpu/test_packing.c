@@ -6,6 +6,7 @@
 #include "runtime/cpu/blocks.h"
 #include "runtime/cpu/product.h"
 #include "runtime/facade/facade.h"
+#include "runtime/ops/movement.h"
 #include "tests/bench/models.h"
 #include "tests/support/tiny.h"
 #include "tests/test.h"
@@ -34,13 +35,16 @@ static bool same_packing(const struct mgpu_instruction *a, const struct mgpu_ins
            packed_weight(a, i) == packed_weight(b, i) && mgpu_same_attrs(a->node, b->node);
 }
 
-static int packed; /* weights, in all networks */
+static int packed, turned; /* weights, in all networks: by kernels, and as nodes of their own */
 
 /* Weights that are packed, and those that are a second time. */
 static void count(const struct mgpu_program *p, int *once, int *again)
 {
     *once = *again = 0;
-    for (int k = 0; k < p->instructions; k++)
+    for (int k = 0; k < p->instructions; k++) {
+        const struct mgpu_node *node = p->instruction[k].node;
+        turned += node->op == &mgpu_op_transpose &&
+                  mgpu_root_value(node->input[0])->kind == MGPU_VALUE_PARAMETER;
         for (int i = 0; i < p->instruction[k].inputs; i++) {
             bool before = false;
             for (int other = 0; other < k; other++)
@@ -48,6 +52,7 @@ static void count(const struct mgpu_program *p, int *once, int *again)
             *again += before;
             *once += !before && packed_weight(&p->instruction[k], i);
         }
+    }
 }
 
 static void check(const char *name, const char *model, const char *const *data, int64_t batch,
@@ -122,6 +127,7 @@ int main(void)
     for (size_t i = 0; i < sizeof networks / sizeof *networks; i++)
         check_network(networks[i], 0);
     test_dense();
+    CHECK(turned == 0);
     CHECK(packed || (!mgpu_cpu_block() && !mgpu_cpu_has_product()));
     tiny_end();
     return test_end();

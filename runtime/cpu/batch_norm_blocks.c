@@ -213,13 +213,6 @@ static void find_statistics(const struct task *t, float *mean, float *variance)
     }
 }
 
-static bool writes_past(const struct task *t)
-{
-    return mgpu_cpu_is_beyond(t->p.samples * t->p.channels * t->p.places) &&
-           !mgpu_cpu_in_place(t->l);
-}
-
-/* The second pass goes backwards, as the end of the first is what caches still hold. */
 static void forward(const struct task *t)
 {
     const struct mgpu_batch_norm_attrs *a = t->l->node->attrs;
@@ -234,17 +227,12 @@ static void forward(const struct task *t)
     }
     repeat_map(&m, t->p.block);
     const float *x = t->l->in[0].data, *more = t->l->inputs > 3 ? t->l->in[3].data : NULL;
-    float *y = t->l->out[0].data, room[MGPU_RUN];
-    bool past = writes_past(t);
-    for (int64_t r = y ? runs_of(t) : 0, n; r-- > 0;) {
+    float *y = t->l->out[0].data;
+    for (int64_t r = 0, n; y && r < runs_of(t); r++) {
         int64_t at = run_of(t, r, &n);
-        normalise(past ? room : y + at, x + at, more ? more + at : NULL, n, &m,
+        normalise(y + at, x + at, more ? more + at : NULL, n, &m,
                   a->clips ? (float)a->low : -INFINITY, a->clips ? (float)a->high : INFINITY);
-        if (past)
-            mgpu_cpu_write_past(y + at, room, n);
     }
-    if (past)
-        mgpu_cpu_end_past();
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -313,7 +301,7 @@ static void backward(const struct task *t)
     repeat(offset, t->p.block);
     float *dx = t->l->out[0].data, room[MGPU_RUN];
     const float *x = t->l->in[0].data;
-    for (int64_t r = dx ? runs_of(t) : 0, n; r-- > 0;) { /* backwards, as in forward */
+    for (int64_t r = 0, n; dx && r < runs_of(t); r++) {
         int64_t at = run_of(t, r, &n);
         affine_2(dx + at, arriving(t, &m, at, n, room), x + at, n, m.mean, factor, slope, offset);
     }

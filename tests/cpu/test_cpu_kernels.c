@@ -437,7 +437,6 @@ static const struct mgpu_check in_blocks[] = {
           .dilation = {2, 1}, .before = {0, 4}, .after = {0, 0}, .in = {9, 7}, .out = {3, 9}),
     BATCH_NORM("of blocks", DIMS(3, 32, 40, 40), 32),
     BATCH_NORM("of odd channels", DIMS(3, 19, 5, 5), 19),
-    BATCH_NORM("of more than caches hold", DIMS(2, 16, 363, 363), 16),
     AGAIN("of blocks", DIMS(3, 19, 5, 5), 19, DIMS(3, 19, 5, 5), .clips = true, .high = INFINITY),
     {.name = "reduce each channel",
      .op = &mgpu_op_reduce,

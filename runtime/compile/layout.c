@@ -180,10 +180,14 @@ static int64_t group_cost(const struct layouts *l, const struct group *p)
     return cost;
 }
 
-/* What none of them would change alone: plain where they cost no more so. */
+/* What none of them would change alone: plain where they cost no more so, and no other rank has
+ * it in blocks. */
 static void decide_group(struct layouts *l, struct group *p, const struct mgpu_node *first)
 {
     find_group(l, p, first);
+    for (int k = 0; k < p->count; k++)
+        if (l->wish[p->node[k]].fixed)
+            return;
     int64_t blocked = group_cost(l, p);
     for (int k = 0; k < p->count; k++)
         l->wish[p->node[k]].blocked = false;

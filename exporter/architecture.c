@@ -121,6 +121,17 @@ static int find_layer(struct naming *n, struct json_object *list, const char *cl
     return -1;
 }
 
+/* tf_keras's attributes for the layers of its attention begin with a '_'. */
+static const char *without_underscore(const char *part)
+{
+    static const char *const parts[] = {"_query_dense", "_key_dense", "_value_dense",
+                                        "_output_dense"};
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(part, parts[i]))
+            return part + 1;
+    return part;
+}
+
 /* Parts below a layer: attributes of the layer that hold other layers. */
 static const char *part_name(struct naming *n, struct json_object *layer, const char *part)
 {
@@ -187,8 +198,9 @@ static void name_tensor(struct naming *n, struct mgpu_checkpoint_tensor *t)
         }
         if (!in_container) {
             struct json_object *stack = stack_in(at, part);
-            name = append(n, name, part_name(n, at, part));
-            place = deeper(n, place, part_place(part));
+            const char *plain = without_underscore(part);
+            name = append(n, name, part_name(n, at, plain));
+            place = deeper(n, place, part_place(plain));
             at = stack ? stack : at;
             continue;
         }
@@ -220,7 +232,7 @@ static void classify(struct mgpu_checkpoint *c, struct mgpu_checkpoint_tensor *t
     char *path = mgpu_arena_string(c->arena, t->group), *rest = path;
     for (char *part; (part = strtok_r(rest, "/", &rest));)
         if (strcmp(part, "cell") && strcmp(part, "forward_layer") && strcmp(part, "backward_layer"))
-            last = part;
+            last = without_underscore(part);
     size_t length = strcmp(last, "layer") ? mgpu_keras_numbered(last, &number) : 0;
     t->class_name = mgpu_arena_format(c->arena, "%.*s", (int)length, last);
 }

@@ -172,12 +172,20 @@ static void tell_own(const struct mgpu_keras_tree *t)
                   (int)strcspn(path, "/"), path);
 }
 
-/* The layer whose product this is; -1: none. */
-static int layer_of_node(const struct mgpu_variables *v, int node)
+static bool has_bias(const struct mgpu_variables *v, int layer)
+{
+    bool has = false;
+    for (int i = 0; i < v->count; i++)
+        has |= v->variable[i].layer == layer && v->variable[i].role == MGPU_VAR_BIAS;
+    return has;
+}
+
+/* The layer without a bias whose product this is; -1: none. */
+static int bare_layer(const struct mgpu_variables *v, int node)
 {
     for (int i = 0; i < v->layers; i++)
         if (v->layer[i].node == node)
-            return i;
+            return has_bias(v, i) ? -1 : i;
     return -1;
 }
 
@@ -185,7 +193,7 @@ static void tell_bare(const struct mgpu_variables *v)
 {
     int count = 0, first = -1;
     for (int i = 0; i < v->weights->bares; i++) {
-        int layer = v->weights->lost[i] ? layer_of_node(v, v->weights->bare[i]) : -1;
+        int layer = v->weights->lost[i] ? bare_layer(v, v->weights->bare[i]) : -1;
         count += layer >= 0;
         first = first < 0 ? layer : first;
     }

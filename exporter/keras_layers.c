@@ -80,6 +80,7 @@ static const struct {
     {"lstm", {"kernel", "recurrent_kernel", "bias"}},
     {"gru", {"kernel", "recurrent_kernel", "bias"}},
     {"simple_rnn", {"kernel", "recurrent_kernel", "bias"}},
+    {"rnn", {"kernel", "recurrent_kernel", "bias"}}, /* of a single cell of Keras's own */
     {"conv_lstm1d", {"kernel", "recurrent_kernel", "bias"}},
     {"conv_lstm2d", {"kernel", "recurrent_kernel", "bias"}},
     {"conv_lstm3d", {"kernel", "recurrent_kernel", "bias"}},

@@ -254,13 +254,18 @@ static int check_layer(const struct mgpu_variables *v, int layer)
 int mgpu_keras_tree_variables(const struct mgpu_keras_tree *t)
 {
     const struct mgpu_variables *v = t->variables;
-    for (int i = 0; i < v->count; i++)
+    for (int i = 0; i < v->count; i++) {
         if (!*v->variable[i].leaf)
             return mgpu_fail(
                 MGPU_EINVALID,
                 "what '%s' is in Keras, the graph does not tell (of a layer in a loop, "
                 "or of a class of its own)",
                 mgpu_variable_initializer(v, i));
+        if (v->variable[i].joined)
+            return mgpu_fail(MGPU_EINVALID,
+                             "of what shape '%s' is in Keras, the graph does not tell",
+                             mgpu_variable_initializer(v, i));
+    }
     return 0;
 }
 

@@ -49,7 +49,7 @@ enum mgpu_keras_pairs { /* of objects */
 int mgpu_keras_tree_order(const struct mgpu_keras_tree *tree, int parent,
                           enum mgpu_keras_pairs pairs);
 
-/* MGPU_EINVALID where it is not known what a variable of a layer is there. */
+/* MGPU_EINVALID where it is not known what a variable of a layer is there, or its shape. */
 int mgpu_keras_tree_variables(const struct mgpu_keras_tree *tree);
 
 /* MGPU_EINVALID where the class of an object is not known. */

@@ -16,7 +16,6 @@ static bool is_automatic(const char *base)
                                          "attention",
                                          "additive_attention",
                                          "rms_normalization",
-                                         "rnn",
                                          NULL};
     const char *names[MGPU_KERAS_VARIABLES];
     if (!strncmp(base, "forward_", 8) || !strncmp(base, "backward_", 9))

@@ -46,7 +46,7 @@ struct mgpu_use mgpu_variable_first_use(const struct mgpu_variables *v, struct m
 }
 
 /* The product whose result, perhaps moved, this value is; NULL: none. Of a transposed convolution
- * the exporter cuts the borders off. */
+ * the exporter cuts the borders off, or adds some. */
 static const struct mgpu_onnx_node *product_of(const struct mgpu_variables *v, const char *name)
 {
     bool cut = false;
@@ -58,10 +58,10 @@ static const struct mgpu_onnx_node *product_of(const struct mgpu_variables *v, c
         const struct mgpu_onnx_node *node = v->model->all[value->node];
         if (is_any(node, products))
             return !cut || is_type(node, "ConvTranspose") ? node : NULL;
-        cut |= is_type(node, "Slice");
-        if (!node->inputs ||
-            (!is_any(node, moves) && !is_any(node, passes) && !is_type(node, "Slice")))
+        bool borders = is_type(node, "Slice") || is_type(node, "Pad");
+        if (!node->inputs || (!is_any(node, moves) && !is_any(node, passes) && !borders))
             return NULL;
+        cut |= borders;
         name = node->input[0];
     }
     return NULL;

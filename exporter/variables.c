@@ -392,6 +392,13 @@ static void note_owner(struct builder *b, int weight, int holder)
         mgpu_names_set(b->owners, owner_key(b, &r), scope.path);
 }
 
+/* TensorFlow's einsum makes a matrix of its kernel; a Tensordot's was one. */
+static bool is_joined(const struct builder *b, const struct mgpu_variable *x, const char *op)
+{
+    return b->tensorflow && x->role == MGPU_VAR_KERNEL && !strncmp(op, "Reshape", 7) &&
+           !strstr(x->own, "/Tensordot/");
+}
+
 static void add_holder(struct builder *b, int weight, int holder)
 {
     const struct mgpu_holder *h = &b->v->weights->weight[weight].holder[holder];
@@ -406,6 +413,7 @@ static void add_holder(struct builder *b, int weight, int holder)
                               .turned = r.folded,
                               .own = r.own_name,
                               .leaf = ""};
+    x.joined = is_joined(b, &x, scope.op);
     /* The name that layers share may be one of another kind: a mean's that a bias has, too. */
     r.as_named |=
         b->v->family == MGPU_FAMILY_TORCH && *scope.op && x.role == MGPU_VAR_OTHER && !r.folded;

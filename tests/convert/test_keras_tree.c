@@ -2,6 +2,7 @@
  * what is refused because the graph does not tell. The layouts are those that Keras 3.15 and
  * tf_keras 2.21 load (frameworks.txt). */
 #include "exporter/checkpoint.h"
+#include "exporter/keras_store.h"
 #include "tests/convert/weights_check.h"
 #include "tests/support/make_onnx.h"
 #include "tests/support/tiny.h"
@@ -317,6 +318,38 @@ static void test_shift(void)
     check_back(legacy);
 }
 
+/* einsum's kernel of three axes, which the exporter made a matrix. */
+static void test_joined(void)
+{
+    make_onnx_file(model, "producer tf2onnx\ninput x float N 2\n"
+                          "init s_1/einsum_dense_1/Reshape:0 float 2 6 = normal 1\n"
+                          "y = MatMul(x, s_1/einsum_dense_1/Reshape:0) "
+                          "name=\"s_1/einsum_dense_1/MatMul\"\noutput y float N 6\n");
+    CHECK_FAILS(convert(legacy, false), "of what shape 's_1/einsum_dense_1/Reshape:0' is in Keras");
+}
+
+/* Groups that are called as what holds them: a cell, tf_keras's attention. */
+static void test_groups(void)
+{
+    static const char *const names[] = {"layers/rnn/cell/vars/0", "layers/rnn/cell/vars/1",
+                                        "layers/rnn/cell/vars/2",
+                                        "layers/multi_head_attention/_key_dense/vars/0",
+                                        "layers/multi_head_attention/_key_dense/vars/1"};
+    static const char *const leaves[] = {"kernel", "bias", "kernel", "recurrent_kernel", "bias"};
+    struct mgpu_array_list list = {0};
+    struct mgpu_checkpoint *c;
+    for (int i = 0; i < 5; i++)
+        CHECK_OK(mgpu_array_init(&mgpu_array_list_add(&list, names[i])->array, MGPU_FLOAT, 2,
+                                 (int64_t[]){3, 3}, names[i]));
+    CHECK_OK(mgpu_keras_store_write(store, list.item, list.count));
+    mgpu_array_list_free(&list);
+    CHECK_OK(mgpu_checkpoint_open(&c, store, false));
+    for (int i = 0; i < 5; i++)
+        CHECK_(!strcmp(c->tensor[i].leaf, leaves[i]), "%s: %s", c->tensor[i].name,
+               c->tensor[i].leaf);
+    mgpu_checkpoint_close(c);
+}
+
 /* A run has let go of what the file holds of its weights when it looks whether a bias is zero. */
 static void test_trained_lstm(void)
 {
@@ -431,6 +464,8 @@ int main(void)
     test_slope();
     test_reversible();
     test_shift();
+    test_joined();
+    test_groups();
     test_trained_lstm();
     test_two_kernels();
     test_halves();

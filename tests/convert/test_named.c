@@ -217,10 +217,10 @@ static void test_transposed(void)
         "init s_1/conv1d_transpose_1/conv_transpose/ExpandDims_1:0 float 2 2 1 1 = normal 1\n"
         "init const_fold_opt__3 float 1 2 1 = 3 4\n"
         "init at int64 1 = 0\ninit to int64 1 = 3\ninit axis int64 1 = 3\n"
-        "init one int64 1 = 2\n"
+        "init one int64 1 = 2\ninit none int64 8 = 0\n"
         "c = ConvTranspose(x, s_1/conv1d_transpose_1/conv_transpose/ExpandDims_1:0) "
         "name=\"s_1/conv1d_transpose_1/conv_transpose\"\n"
-        "s = Slice(c, at, to, axis)\nq = Squeeze(s, one)\n"
+        "s = Slice(c, at, to, axis)\np = Pad(s, none)\nq = Squeeze(p, one)\n"
         "y = Add(q, const_fold_opt__3) name=\"s_1/conv1d_transpose_1/BiasAdd\"\n"
         "output y float N 2 3\n");
     weights_legacy(file, layers, entries, 2);

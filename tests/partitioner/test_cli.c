@@ -620,7 +620,8 @@ static void test_unequal_devices(void)
     CHECK(strstr(err, "large") && !exists("no.json"));
 }
 
-/* Recomputation is the way out when nothing fits, and no other. */
+/* Recomputation is the way out when nothing fits, and no other. The activations are smaller than
+ * those that backward computes again in any case (runtime/compile/again.c). */
 static void test_recompute(void)
 {
     char model[2048] = "input x float N 64\ninit W float 64 64 = 0.01\na0 = MatMul(x, W)\n";
@@ -632,7 +633,7 @@ static void test_recompute(void)
                               i, i, i, i - 1, i, i, i);
     snprintf(model + n, sizeof model - n, "y = Softplus(a12)\noutput y float N 64\n");
     make_onnx_file(build_path("deep.onnx"), model);
-    const char *const roomy = "deep.onnx --devices cpu:0 --batch 4096 --memory 100MB --plan p.json";
+    const char *const roomy = "deep.onnx --devices cpu:0 --batch 1000 --memory 100MB --plan p.json";
     CHECK_RUN(roomy);
     struct mgpu_plan_file *p = read_plan("p.json");
     CHECK(p && !p->rewrites && !p->alternative[0].recompute);
@@ -640,7 +641,7 @@ static void test_recompute(void)
     mgpu_plan_file_free(p);
     char arguments[256];
     snprintf(arguments, sizeof arguments,
-             "deep.onnx --devices cpu:0 --batch 4096 --memory %lld --plan p.json",
+             "deep.onnx --devices cpu:0 --batch 1000 --memory %lld --plan p.json",
              (long long)needed * 9 / 10);
     CHECK_RUN(arguments);
     CHECK(strstr(out, "single, recompute") && strstr(out, "nothing fits without recomputing"));
@@ -648,7 +649,7 @@ static void test_recompute(void)
     CHECK(p && p->rewrites == 1 && p->predicted.memory_bytes[0] <= needed * 9 / 10);
     mgpu_plan_file_free(p);
     unlink(build_path("p.json"));
-    CHECK_REFUSED("deep.onnx --devices cpu:0 --batch 4096 --memory 3MB --plan no.json", 1,
+    CHECK_REFUSED("deep.onnx --devices cpu:0 --batch 1000 --memory 1MB --plan no.json", 1,
                   "cpu:0 is too small");
 }
 

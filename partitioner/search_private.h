@@ -47,6 +47,19 @@ struct mgpu_search_run {
 /* Which of the bounds is the largest, in words. */
 const char *mgpu_bound_text(const struct mgpu_bounds *bounds);
 
+/* Whether it was placed, fits, and is of the strategy that the user asked for, if any. */
+bool mgpu_may_choose(const struct mgpu_search_run *run, const struct mgpu_tried *tried);
+
+/* Whether a is better: not refused, then lacking less memory, then faster. */
+bool mgpu_tried_less(const struct mgpu_tried *a, const struct mgpu_tried *b);
+
+/* Fills in the exact memory, once. Errors are those of the request's `memory`. */
+int mgpu_settle_memory(const struct mgpu_search_run *run, struct mgpu_tried *tried);
+
+/* Chooses of what was tried, after it was run where the request says how, and lists the candidates;
+ * an error where nothing may be chosen, which says why. */
+int mgpu_search_finish(struct mgpu_search_run *run, struct mgpu_search_result *result);
+
 /* The candidate's numbers and timeline from a last simulation. */
 void mgpu_candidate_fill(const struct mgpu_search_run *run, struct mgpu_candidate *to,
                          const struct mgpu_tried *from);

@@ -142,7 +142,7 @@ struct mgpu_epoch_result {
 };
 int mgpu_epoch_end(struct mgpu_trainer *trainer, struct mgpu_epoch_result *result);
 
-/* Losses and metrics on the validation data (on the training data when there are none): "loss",
+/* Losses and metrics on the validation data (with options.inference on the data): "loss",
  * "loss_<output>" of each when there are several, metrics. Gives their count. */
 int mgpu_evaluate(struct mgpu_trainer *trainer, const struct mgpu_number **numbers);
 bool mgpu_has_validation(const struct mgpu_trainer *trainer);

@@ -293,6 +293,8 @@ int mgpu_evaluate(struct mgpu_trainer *t, const struct mgpu_number **numbers)
     struct mgpu_totals totals = {0};
     if (!t->losses)
         return mgpu_fail(MGPU_EUSAGE, "nothing to evaluate: give --loss");
+    if (!t->val.open && !t->options.inference)
+        return mgpu_fail(MGPU_EUSAGE, "%s: nothing to evaluate on: give --val", t->path);
     totals.metric_sum = mgpu_xcalloc((size_t)t->metrics, sizeof(double));
     totals.metric_count = mgpu_xcalloc((size_t)t->metrics, sizeof(double));
     int rc = mgpu_evaluate_source(t, t->val.open ? &t->val : &t->train, &totals);

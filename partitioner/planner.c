@@ -1,6 +1,5 @@
 #include "partitioner/planner_private.h"
 
-#include "partitioner/plan_check.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/compile/program.h"
@@ -198,10 +197,11 @@ static int search(struct mgpu_planner *p)
         .memory = o->compile ? mgpu_planner_memory : NULL,
         .time = p->profile ? mgpu_planner_time : NULL,
         .budget_ms = o->search_ms};
+    MGPU_TRY(mgpu_sha256_file(p->sha, p->model->path));
     MGPU_TRY(mgpu_search(&result, &request));
     int rc = o->measure && o->profile ? mgpu_profile_write(p->profile, o->profile) : 0;
     if (rc == 0)
-        rc = mgpu_planner_report(p, result);
+        mgpu_planner_report(p, result);
     mgpu_search_result_free(result);
     return rc;
 }

@@ -128,9 +128,8 @@ int mgpu_planner_time(void *context, const struct mgpu_candidate *c, double *ms)
     struct mgpu_plan_file *plan = mgpu_planner_plan(p, c, &device);
     for (int i = 0; i < plan->devices; i++)
         plan->predicted.memory_bytes[i] = 0; /* no part of the hash */
-    int rc = mgpu_planner_describe(p, c, plan);
-    if (rc == 0 && plan->replicas * plan->places <= MGPU_MAX_RANKS)
-        rc = time_plan(p, plan, ms);
+    mgpu_planner_describe(p, c, plan);
+    int rc = plan->replicas * plan->places <= MGPU_MAX_RANKS ? time_plan(p, plan, ms) : 0;
     mgpu_plan_file_free(plan);
     return rc;
 }

@@ -4,6 +4,7 @@
 
 #include "partitioner/memory.h"
 #include "partitioner/pins.h"
+#include "partitioner/plan_check.h"
 #include "partitioner/planner.h"
 #include "partitioner/profile.h"
 #include "partitioner/search.h"
@@ -36,6 +37,7 @@ struct mgpu_planner {
     const struct mgpu_planner_options *options;
     struct mgpu_planned *planned;
     enum mgpu_rate rate;
+    char sha[MGPU_SHA256_TEXT];               /* of the model's file */
     struct mgpu_profile *profile;             /* or NULL */
     struct mgpu_plan *variant[MGPU_VARIANTS]; /* their rewrites; NULL: there is no such */
     const char **label;                       /* what a person calls the devices (plan_file.h) */
@@ -71,8 +73,8 @@ struct mgpu_plan_file *mgpu_planner_plan(struct mgpu_planner *planner,
 int mgpu_planner_memory(void *context, const struct mgpu_candidate *candidate, int64_t *bytes);
 
 /* The plan's model, batch and strategy: with them it can be run. */
-int mgpu_planner_describe(const struct mgpu_planner *planner,
-                          const struct mgpu_candidate *candidate, struct mgpu_plan_file *plan);
+void mgpu_planner_describe(const struct mgpu_planner *planner,
+                           const struct mgpu_candidate *candidate, struct mgpu_plan_file *plan);
 
 /* The search's `time`: from the profile, or the candidate is run; `context` is the planner. */
 int mgpu_planner_time(void *context, const struct mgpu_candidate *candidate, double *ms);
@@ -82,6 +84,6 @@ int64_t mgpu_planner_resident(const struct mgpu_planner *planner,
                               const struct mgpu_candidate *candidate);
 
 /* The result as a plan and a report. */
-int mgpu_planner_report(struct mgpu_planner *planner, const struct mgpu_search_result *result);
+void mgpu_planner_report(struct mgpu_planner *planner, const struct mgpu_search_result *result);
 
 #endif

@@ -1,7 +1,6 @@
 /* From the search's numbering (groups, tasks, devices) to the plan's (nodes, places). */
 #include "partitioner/planner_private.h"
 
-#include "partitioner/plan_check.h"
 #include "runtime/base/status.h"
 #include "runtime/compile/plan.h"
 
@@ -241,17 +240,14 @@ static void list_alternatives(struct make *m)
     }
 }
 
-int mgpu_planner_describe(const struct mgpu_planner *p, const struct mgpu_candidate *c,
-                          struct mgpu_plan_file *plan)
+void mgpu_planner_describe(const struct mgpu_planner *p, const struct mgpu_candidate *c,
+                           struct mgpu_plan_file *plan)
 {
-    char sha[MGPU_SHA256_TEXT];
-    MGPU_TRY(mgpu_sha256_file(sha, p->model->path));
     const char *slash = strrchr(p->model->path, '/');
     plan->model_file = mgpu_arena_string(plan->arena, slash ? slash + 1 : p->model->path);
-    plan->sha256 = mgpu_arena_string(plan->arena, sha);
+    plan->sha256 = mgpu_arena_string(plan->arena, p->sha);
     plan->batch = p->options->batch;
     plan->strategy = mgpu_tactic_name(c->strategy);
-    return 0;
 }
 
 static void name_profile(struct make *m)
@@ -327,13 +323,13 @@ static void list_spans(struct make *m)
     planned->report.spans = n;
 }
 
-int mgpu_planner_report(struct mgpu_planner *p, const struct mgpu_search_result *result)
+void mgpu_planner_report(struct mgpu_planner *p, const struct mgpu_search_result *result)
 {
     struct make m = {
         .p = p, .result = result, .chosen = &result->candidate[0], .plan = mgpu_plan_file_new()};
     struct mgpu_planned *planned = p->planned;
     planned->plan = m.plan;
-    MGPU_TRY(mgpu_planner_describe(p, m.chosen, m.plan));
+    mgpu_planner_describe(p, m.chosen, m.plan);
     name_profile(&m);
     make_plan(&m);
     set_predicted(&m);
@@ -345,5 +341,4 @@ int mgpu_planner_report(struct mgpu_planner *p, const struct mgpu_search_result 
     planned->report.training = mgpu_arena_string(planned->arena, p->model->training);
     planned->report.placement =
         mgpu_arena_string(planned->arena, result->placement ? result->placement : "");
-    return 0;
 }

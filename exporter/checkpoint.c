@@ -193,6 +193,11 @@ int mgpu_checkpoint_check_names(const struct mgpu_checkpoint *c)
     return 0;
 }
 
+bool mgpu_checkpoint_is_store(const struct mgpu_checkpoint *c)
+{
+    return c->kind == MGPU_CHECKPOINT_KERAS_STORE || c->kind == MGPU_CHECKPOINT_KERAS_ARCHIVE;
+}
+
 bool mgpu_checkpoint_is_counter(const struct mgpu_checkpoint_tensor *t)
 {
     bool one = t->rank == 0 || (t->rank == 1 && t->dims[0] == 1);

@@ -103,6 +103,9 @@ int mgpu_checkpoint_check_names(const struct mgpu_checkpoint *c);
  * or averages, beside all modules; the vector that Keras's SpectralNormalization goes on from. */
 bool mgpu_checkpoint_is_counter(const struct mgpu_checkpoint_tensor *tensor);
 
+/* Whether the tensors are Keras 3\'s: in groups that only its classes and their order name. */
+bool mgpu_checkpoint_is_store(const struct mgpu_checkpoint *checkpoint);
+
 /* Fills layer, leaf and direction from a path whose last part is the variable, cut at '/' or, where
  * there is none, at '.'. Takes off ":0" and the cell of a recurrent layer. */
 void mgpu_checkpoint_name(struct mgpu_checkpoint *c, struct mgpu_checkpoint_tensor *t,

@@ -208,11 +208,6 @@ static const char *doubled_name(const struct mgpu_framework_arrays *a)
 
 /* ---- As another file ------------------------------------------------------------------------- */
 
-static bool is_store(const struct mgpu_checkpoint *c)
-{
-    return c->kind == MGPU_CHECKPOINT_KERAS_STORE || c->kind == MGPU_CHECKPOINT_KERAS_ARCHIVE;
-}
-
 static void add_like(struct mgpu_framework_arrays *a, int tensor, const char *name,
                      const char *layer)
 {
@@ -262,9 +257,9 @@ static const char *without_order(const struct mgpu_checkpoint *c)
 static int check_like(const struct mgpu_checkpoint *c, enum mgpu_target target)
 {
     bool legacy = target == MGPU_TARGET_KERAS_H5;
-    if (legacy ? !is_store(c) && c->kind < MGPU_CHECKPOINT_SAFETENSORS : is_store(c))
+    if (legacy ? !mgpu_checkpoint_is_store(c) && c->kind < MGPU_CHECKPOINT_SAFETENSORS : mgpu_checkpoint_is_store(c))
         return 0;
-    if (legacy && is_store(c) && c->ordered)
+    if (legacy && mgpu_checkpoint_is_store(c) && c->ordered)
         return 0;
     if (legacy && c->kind == MGPU_CHECKPOINT_KERAS_ARCHIVE)
         return mgpu_fail(MGPU_EINVALID,
@@ -302,7 +297,7 @@ static int follow(struct mgpu_framework_arrays *a, const struct mgpu_model_sourc
                          a->like->path);
     mgpu_variables_new(&a->variables, s->model, s->weights, MGPU_FAMILY_KERAS);
     MGPU_TRY(mgpu_match_new(&a->match, a->like, a->variables, &strict));
-    if (target == MGPU_TARGET_KERAS_H5 && is_store(a->like))
+    if (target == MGPU_TARGET_KERAS_H5 && mgpu_checkpoint_is_store(a->like))
         list_legacy_like(a);
     else
         list_like(a, target);

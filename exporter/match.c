@@ -8,11 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_store(const struct mgpu_checkpoint *c)
-{
-    return c->kind == MGPU_CHECKPOINT_KERAS_STORE || c->kind == MGPU_CHECKPOINT_KERAS_ARCHIVE;
-}
-
 /* ---- One pair -------------------------------------------------------------------------------- */
 
 void mgpu_match_pair(struct mgpu_match *m, int tensor, int variable)
@@ -153,7 +148,7 @@ static void name_layer(struct mgpu_match *m, struct mgpu_file_layer *l,
 static void list_layers(struct mgpu_layers *f, struct mgpu_match *m)
 {
     struct mgpu_names *known = mgpu_names_new(m->arena);
-    bool store = is_store(m->file);
+    bool store = mgpu_checkpoint_is_store(m->file);
     for (int i = 0; i < m->file->count; i++) {
         const struct mgpu_checkpoint_tensor *t = &m->file->tensor[i];
         if (!t->weight)
@@ -251,7 +246,7 @@ static int variable_at(const struct mgpu_match *m, int layer, int k)
 static void pair_in_order(struct mgpu_match *m, struct mgpu_file_layer *l, int layer)
 {
     const char *names[MGPU_KERAS_VARIABLES];
-    bool fine = is_store(m->file) &&
+    bool fine = mgpu_checkpoint_is_store(m->file) &&
                 mgpu_keras_variables(names, m->model->layer[layer].class_name, l->tensors);
     for (int k = 0; k < l->tensors && fine; k++) {
         int t = l->tensor[k], i = variable_at(m, layer, k);

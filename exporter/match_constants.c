@@ -14,12 +14,6 @@ struct place {
     const struct mgpu_onnx_node *begin, *end; /* takes the mean off; divides. NULL: not there */
 };
 
-static bool is_end_of(const char *end, const char *path)
-{
-    size_t n = strlen(end), m = strlen(path);
-    return n && n <= m && !strcmp(path + m - n, end) && (n == m || path[m - n - 1] == '/');
-}
-
 /* The one that is called as the file's layer, or, where that is the only one, the only one. */
 static struct place find_place(const struct mgpu_match *m, const char *layer, bool only)
 {
@@ -34,7 +28,7 @@ static struct place find_place(const struct mgpu_match *m, const char *layer, bo
         const char *path = mgpu_normalization_path(m->arena, node, v->renumbered);
         found = (struct place){path, node, end};
         count++;
-        if (is_end_of(layer, path))
+        if (mgpu_match_is_end(layer, path))
             return found;
     }
     return count == 1 && only ? found : (struct place){NULL, NULL, NULL};

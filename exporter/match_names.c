@@ -31,7 +31,7 @@ static const char *spelled(const struct naming *n, const char *path)
     return mgpu_arena_format(n->m->arena, "%.*s%s", (int)base, part, path + first);
 }
 
-static bool is_end_of(const char *end, const char *path)
+bool mgpu_match_is_end(const char *end, const char *path)
 {
     size_t n = strlen(end), m = strlen(path);
     return n && n <= m && !strcmp(path + m - n, end) && (n == m || path[m - n - 1] == '/');
@@ -52,7 +52,7 @@ static bool has_one_more(const struct naming *n, const char *path, const char *m
         const char *rest = part + size;
         const char *shorter = mgpu_arena_format(
             n->m->arena, "%.*s%s", (int)(before - (before && !*rest)), path, rest + (*rest == '/'));
-        if (is_end_of(shorter, model_path))
+        if (mgpu_match_is_end(shorter, model_path))
             return true;
         part = rest + (*rest == '/');
     }
@@ -70,7 +70,7 @@ static bool is_called(const struct naming *n, const char *path, const char *mode
     if (n->tier == 3)
         path = without_last(n, path);
     if (n->tier > 0)
-        return is_end_of(path, model_path);
+        return mgpu_match_is_end(path, model_path);
     size_t root = strchr(model_path, '/') ? n->model_root : 0;
     return !strcmp(path, model_path) || !strcmp(path, model_path + root);
 }

@@ -32,6 +32,8 @@ bool mgpu_match_looks_like(const struct mgpu_match *m, const struct mgpu_file_la
 bool mgpu_match_fits_layer(const struct mgpu_match *m, const struct mgpu_file_layer *l, int layer);
 
 /* match_names.c */
+/* Whether the last parts of `path` are `end`. */
+bool mgpu_match_is_end(const char *end, const char *path);
 /* `counted`: numbers that Keras gave may be others, too. */
 void mgpu_match_names(struct mgpu_match *m, struct mgpu_layers *file, bool counted);
 

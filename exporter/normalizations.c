@@ -3,6 +3,7 @@
 #include "exporter/scopes.h"
 #include "importer/normalization.h"
 #include "importer/onnx_edit.h"
+#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 
 #include <stdlib.h>
@@ -52,14 +53,9 @@ struct filling {
     const struct mgpu_weight_flow *flow;
     bool renumbered;
     int filled, gone;
+    bool *done;        /* by input */
     const char **name; /* of inputs that are none any more */
 };
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
 
 /* The tensor that is the mean of the layer: of its name or, of one alone, of any; -1: none is. */
 static int mean_of(const struct filling *f, const char *path, int64_t count)
@@ -72,7 +68,7 @@ static int mean_of(const struct filling *f, const char *path, int64_t count)
             elements *= t->dims[k];
         if (strcmp(t->leaf, "mean") || !t->weight || elements != count)
             continue;
-        if (*t->layer && ends_with(mgpu_arena_format(f->arena, "/%s", path),
+        if (*t->layer && mgpu_ends_with(mgpu_arena_format(f->arena, "/%s", path),
                                    mgpu_arena_format(f->arena, "/%s", t->layer)))
             return i;
         found = i;
@@ -81,12 +77,12 @@ static int mean_of(const struct filling *f, const char *path, int64_t count)
     return means == 1 ? found : -1;
 }
 
-/* An unknown size is no constant's. */
+/* 0: a size is unknown, or no tensor's. */
 static int64_t elements_of(const struct mgpu_onnx_value *x)
 {
-    int64_t n = x->rank < 0 ? -1 : 1;
-    for (int i = 0; i < x->rank && n >= 0; i++)
-        n = x->dims[i] < 0 ? -1 : n * x->dims[i];
+    int64_t n = x->rank >= 0;
+    for (int i = 0; i < x->rank; i++)
+        n = x->dims[i] < 1 || n > INT64_MAX / x->dims[i] ? 0 : n * x->dims[i];
     return n;
 }
 
@@ -119,7 +115,7 @@ static void find_unread(struct filling *f)
 {
     for (int i = 0; i < f->model->graph.inputs; i++) {
         const char *name = f->model->graph.input[i].name;
-        if (ends_with(name, "/x:0") && strchr(name, '/') != strrchr(name, '/') &&
+        if (mgpu_ends_with(name, "/x:0") && strchr(name, '/') != strrchr(name, '/') &&
             !is_read(f->model, name))
             f->name[f->gone++] = mgpu_arena_string(f->arena, name);
     }
@@ -148,11 +144,13 @@ static int fill_all(struct filling *f)
         const struct mgpu_onnx_node *node = f->model->all[i];
         int input = mean_input(f->model, f->flow, node);
         const struct mgpu_onnx_value *x = input < 0 ? NULL : &f->model->graph.input[input];
-        int64_t count = x && mgpu_is_float(x->type) ? elements_of(x) : -1;
+        int64_t count = x && !f->done[input] && mgpu_is_float(x->type) ? elements_of(x) : 0;
         const char *path = mgpu_normalization_path(f->arena, node, f->renumbered);
         int tensor = count > 0 ? mean_of(f, path, count) : -1;
-        if (tensor >= 0)
-            MGPU_TRY(fill(f, x, tensor));
+        if (tensor < 0)
+            continue;
+        MGPU_TRY(fill(f, x, tensor));
+        f->done[input] = true;
     }
     if (f->filled)
         find_unread(f);
@@ -179,6 +177,7 @@ int mgpu_normalizations_fill(struct mgpu_onnx_file *file, struct mgpu_onnx_model
     struct filling f = {.file = file, .model = *model, .from = c, .arena = mgpu_arena_new()};
     f.flow = mgpu_weight_flow_new(f.arena, *model);
     f.renumbered = mgpu_scope_renumbered(f.arena, *model);
+    f.done = MGPU_NEW_ARRAY(f.arena, bool, (*model)->graph.inputs + 1);
     f.name = MGPU_NEW_ARRAY(f.arena, const char *, (*model)->graph.inputs + 1);
     int rc = fill_all(&f);
     mgpu_arena_free(f.arena);

@@ -2,6 +2,7 @@
 
 #include "exporter/keras_h5.h"
 #include "exporter/keras_names.h"
+#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/data/mapped.h"
 
@@ -33,12 +34,6 @@ void mgpu_run_state_free(struct mgpu_run_state *s)
 }
 
 /* ---- Checksums ------------------------------------------------------------------------------- */
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
 
 static uint32_t crc_of(const void *bytes, size_t size)
 {
@@ -247,7 +242,7 @@ int mgpu_run_array_check(const struct mgpu_record *r, const char *name, const st
 {
     for (int i = 0; i + 1 < r->count; i++) /* the checksum is the field behind the name */
         if (r->field[i].kind == MGPU_FIELD_TEXT && r->field[i + 1].kind == MGPU_FIELD_INT &&
-            !strcmp(r->field[i].text, name) && ends_with(r->field[i + 1].name, ".crc"))
+            !strcmp(r->field[i].text, name) && mgpu_ends_with(r->field[i + 1].name, ".crc"))
             return check_crc(a, r->field[i + 1].integer);
     return mgpu_fail(MGPU_EINVALID, "the run did not write it");
 }

@@ -90,19 +90,13 @@ static bool is_inside(const char *path, const char *outer)
     return n && !strncmp(path, outer, n) && path[n] == '/';
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
-
 /* "5.bias", or "scale" beside a parameter of the model itself; not a layer ("/5"), nor the name of
  * a value: TorchScript's of what the model itself computes begin with '/', as the node's does. */
 static bool is_parameter(const char *name, const char *merged_into, const char *node)
 {
     bool outermost = *node == '/' && !strpbrk(merged_into, "./:");
     return *name && (outermost || strchr(name, '.')) && !strpbrk(name, "/#") &&
-           !ends_with(name, ".var") && !ends_with(name, ".mean");
+           !mgpu_ends_with(name, ".var") && !mgpu_ends_with(name, ".mean");
 }
 
 /* What TorchScript calls a parameter that it merged into another's initializer; "" unknown. In a

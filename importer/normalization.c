@@ -1,16 +1,12 @@
 #include "importer/normalization.h"
 
+#include "runtime/base/names.h"
+
 #include <string.h>
 
 static bool is_type(const struct mgpu_onnx_node *node, const char *type)
 {
     return !*node->domain && !strcmp(node->type, type);
-}
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
 }
 
 /* TensorFlow calls a constant that "net/norm/Sub" has for its second operand "net/norm/Sub/y". */
@@ -19,7 +15,7 @@ static bool takes_mean_off(const struct mgpu_onnx_node *node)
     static const char *const ends[] = {"/Sub/y:0", "/sub/y:0", "/Sub/y", "/sub/y"};
     bool operand = false;
     for (int i = 0; i < 4 && node->inputs == 2; i++)
-        operand |= ends_with(node->input[1], ends[i]);
+        operand |= mgpu_ends_with(node->input[1], ends[i]);
     return operand && is_type(node, "Sub") && node->outputs == 1;
 }
 
@@ -33,7 +29,7 @@ const struct mgpu_onnx_node *mgpu_normalization(const struct mgpu_onnx_model *mo
     for (int i = 0; value && i < value->readers; i++) {
         const struct mgpu_onnx_node *end = model->all[value->reader[i].node];
         if ((is_type(end, "Mul") || is_type(end, "Div")) && end->inputs == 2 &&
-            value->reader[i].input == 0 && ends_with(end->name, "/truediv") &&
+            value->reader[i].input == 0 && mgpu_ends_with(end->name, "/truediv") &&
             !strcmp(end->layer, node->layer))
             return end;
     }

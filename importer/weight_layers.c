@@ -1,5 +1,6 @@
 /* What exporters did to whole layers: biases left out, normalisations folded in. */
 #include "importer/weight_parts.h"
+#include "runtime/base/names.h"
 
 #include <string.h>
 
@@ -169,12 +170,6 @@ static void note_biases(struct mgpu_identify *in)
 
 /* ---- Normalisations folded into layers ------------------------------------------------------- */
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
-
 /* By what dynamo's optimizer says of the node, or by the names that exporters give what they made:
  * TorchScript "onnx::Conv_12" for both, dynamo the weight's own name and "_bias", tf2onnx
  * "..._weights_fused_bn" and "..._bias_fused_bn". */
@@ -186,8 +181,8 @@ static bool holds_normalisation(const struct mgpu_identify *in, const char *weig
         return !strncmp(weight, bias, n) && !strcmp(bias + n, "_bias");
     if (in->pytorch)
         return !strncmp(weight, "onnx::Conv", 10) && !strncmp(bias, "onnx::Conv", 10);
-    return in->tensorflow && (strstr(bias, "_fused_bn") || ends_with(bias, "/merged_input:0") ||
-                              ends_with(bias, "/batchnorm/sub:0"));
+    return in->tensorflow && (strstr(bias, "_fused_bn") || mgpu_ends_with(bias, "/merged_input:0") ||
+                              mgpu_ends_with(bias, "/batchnorm/sub:0"));
 }
 
 static bool is_fused(const struct mgpu_identify *in, const struct mgpu_onnx_node *node)
@@ -207,8 +202,8 @@ static void mark_folded(struct mgpu_identify *in, int initializer)
 static void mark_factors(struct mgpu_identify *in)
 {
     for (int i = 0; i < in->model->initializers && in->tensorflow; i++)
-        if (ends_with(in->model->initializer[i].name, "/batchnorm/mul:0") ||
-            ends_with(in->model->initializer[i].name, "/batchnorm/Rsqrt:0"))
+        if (mgpu_ends_with(in->model->initializer[i].name, "/batchnorm/mul:0") ||
+            mgpu_ends_with(in->model->initializer[i].name, "/batchnorm/Rsqrt:0"))
             mark_folded(in, i);
 }
 

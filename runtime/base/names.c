@@ -2,6 +2,12 @@
 
 #include <string.h>
 
+bool mgpu_ends_with(const char *name, const char *end)
+{
+    size_t n = strlen(name), m = strlen(end);
+    return n >= m && !strcmp(name + n - m, end);
+}
+
 struct entry {
     const char *name;
     void *thing;

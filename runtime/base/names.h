@@ -1,8 +1,12 @@
-/* A table from names to things, in an arena. */
+/* Names, and a table from them to things, in an arena. */
 #ifndef MGPU_BASE_NAMES_H
 #define MGPU_BASE_NAMES_H
 
 #include "runtime/base/memory.h"
+
+#include <stdbool.h>
+
+bool mgpu_ends_with(const char *name, const char *end);
 
 struct mgpu_names;
 

@@ -67,7 +67,7 @@ static enum mgpu_family family_of(const struct mgpu_checkpoint *c,
     static const char *const keras[] = {"kernel", "recurrent_kernel", "depthwise_kernel", "gamma",
                                         "beta",   "embeddings",       "moving_mean",      "alpha",
                                         NULL};
-    if (c->kind == MGPU_CHECKPOINT_KERAS_STORE || c->kind == MGPU_CHECKPOINT_KERAS_ARCHIVE)
+    if (mgpu_checkpoint_is_store(c))
         return MGPU_FAMILY_KERAS;
     return any_called(c, torch)   ? MGPU_FAMILY_TORCH
            : any_called(c, keras) ? MGPU_FAMILY_KERAS
@@ -186,11 +186,6 @@ static bool is_keras(const struct mgpu_checkpoint *c)
     return c->kind < MGPU_CHECKPOINT_SAFETENSORS;
 }
 
-static bool is_store(const struct mgpu_checkpoint *c)
-{
-    return c->kind == MGPU_CHECKPOINT_KERAS_STORE || c->kind == MGPU_CHECKPOINT_KERAS_ARCHIVE;
-}
-
 static char *name_of(const struct mgpu_checkpoint *c, const struct mgpu_checkpoint_tensor *t,
                      enum mgpu_target target);
 
@@ -220,7 +215,7 @@ static char *name_of(const struct mgpu_checkpoint *c, const struct mgpu_checkpoi
         return mgpu_xstrdup(t->name + 1);
     if (!t->weight)
         return other_name(c, t, target);
-    if (!is_keras(c) || c->run || (h5 && !is_store(c) && !c->unwrapped))
+    if (!is_keras(c) || c->run || (h5 && !mgpu_checkpoint_is_store(c) && !c->unwrapped))
         return mgpu_xstrdup(t->name);
     snprintf(number, sizeof number, "%d", t->index);
     if (asprintf(&name, "%s/%s%s", *t->layer ? t->layer : t->group, *t->leaf ? t->leaf : number,
@@ -234,13 +229,13 @@ static const char *layer_of(const struct mgpu_checkpoint *c, const struct mgpu_c
 {
     if (target == MGPU_TARGET_KERAS_STORE)
         return *t->layer ? t->layer : NULL;
-    return !is_keras(c) ? NULL : !is_store(c) ? t->group : *t->top ? t->top : NULL;
+    return !is_keras(c) ? NULL : !mgpu_checkpoint_is_store(c) ? t->group : *t->top ? t->top : NULL;
 }
 
 /* The tensors in the order in which a file of kind `target` has them. */
 static int list_tensors(int *order, const struct mgpu_checkpoint *c, enum mgpu_target target)
 {
-    bool legacy = target == MGPU_TARGET_KERAS_H5 && is_store(c);
+    bool legacy = target == MGPU_TARGET_KERAS_H5 && mgpu_checkpoint_is_store(c);
     if (legacy && c->ordered)
         return mgpu_architecture_legacy_order(order, c);
     if (legacy)
@@ -257,7 +252,7 @@ int mgpu_file_arrays(struct mgpu_named_array **out, int *count, const struct mgp
 {
     *count = 0;
     *out = NULL;
-    if (target == MGPU_TARGET_KERAS_STORE && !is_store(c))
+    if (target == MGPU_TARGET_KERAS_STORE && !mgpu_checkpoint_is_store(c))
         return mgpu_fail(MGPU_EINVALID,
                          "%s does not say of which class its layers are, as Keras 3's layout must: "
                          "give --model MODEL.onnx",

@@ -293,6 +293,34 @@ static void test_constants(void)
                 "'normalization/variance:0' [2] is not what the model has");
 }
 
+/* A layer that is used twice has its mean once. */
+static void test_mean_twice(void)
+{
+    static const char *const layers[] = {"normalization", "dense", NULL};
+    static const struct weights_entry entries[] = {
+        {"normalization", "normalization/mean:0", 1, {2}, 3},
+        {"normalization", "normalization/variance:0", 1, {2}, 4},
+        {"dense", "dense/kernel:0", 2, {2, 2}, 5}};
+    const char *model = tiny_path("twice.onnx"), *file = tiny_path("twice.h5"),
+               *out = tiny_path("twice.out.onnx");
+    const struct mgpu_convert_options o = {.model = model};
+    make_onnx_file(model, "producer tf2onnx\ninput x float N 2\n"
+                          "input s_1/normalization_1/Sub/y:0 float 1 2\n"
+                          "init r float 1 2 = .5 .4472136\n"
+                          "init s_1/dense_1/Cast/ReadVariableOp:0 float 2 2 = normal 1\n"
+                          "d = Sub(x, s_1/normalization_1/Sub/y:0) "
+                          "name=\"s_1/normalization_1/Sub\"\n"
+                          "n = Mul(d, r) name=\"s_1/normalization_1/truediv\"\n"
+                          "h = MatMul(n, s_1/dense_1/Cast/ReadVariableOp:0)\n"
+                          "e = Sub(h, s_1/normalization_1/Sub/y:0) "
+                          "name=\"s_1/normalization_1/Sub\"\n"
+                          "y = Mul(e, r) name=\"s_1/normalization_1/truediv\"\n"
+                          "output y float N 2\n");
+    weights_legacy(file, layers, entries, 3);
+    CHECK_OK(weights_convert(line, file, out, &o));
+    CHECK(weights_hold(out, "s_1/normalization_1/Sub/y:0", "[1,2]", (const double[]){3, 4}));
+}
+
 /* Nobody has data for the mean. */
 static void test_lost_mean(void)
 {
@@ -315,6 +343,7 @@ int main(void)
     test_written();
     test_normalization();
     test_constants();
+    test_mean_twice();
     test_lost_mean();
     test_asked();
     test_towers();

@@ -257,7 +257,8 @@ static const char *without_order(const struct mgpu_checkpoint *c)
 static int check_like(const struct mgpu_checkpoint *c, enum mgpu_target target)
 {
     bool legacy = target == MGPU_TARGET_KERAS_H5;
-    if (legacy ? !mgpu_checkpoint_is_store(c) && c->kind < MGPU_CHECKPOINT_SAFETENSORS : mgpu_checkpoint_is_store(c))
+    if (legacy ? !mgpu_checkpoint_is_store(c) && c->kind < MGPU_CHECKPOINT_SAFETENSORS
+               : mgpu_checkpoint_is_store(c))
         return 0;
     if (legacy && mgpu_checkpoint_is_store(c) && c->ordered)
         return 0;

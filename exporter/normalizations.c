@@ -69,7 +69,7 @@ static int mean_of(const struct filling *f, const char *path, int64_t count)
         if (strcmp(t->leaf, "mean") || !t->weight || elements != count)
             continue;
         if (*t->layer && mgpu_ends_with(mgpu_arena_format(f->arena, "/%s", path),
-                                   mgpu_arena_format(f->arena, "/%s", t->layer)))
+                                        mgpu_arena_format(f->arena, "/%s", t->layer)))
             return i;
         found = i;
         means++;

@@ -181,8 +181,9 @@ static bool holds_normalisation(const struct mgpu_identify *in, const char *weig
         return !strncmp(weight, bias, n) && !strcmp(bias + n, "_bias");
     if (in->pytorch)
         return !strncmp(weight, "onnx::Conv", 10) && !strncmp(bias, "onnx::Conv", 10);
-    return in->tensorflow && (strstr(bias, "_fused_bn") || mgpu_ends_with(bias, "/merged_input:0") ||
-                              mgpu_ends_with(bias, "/batchnorm/sub:0"));
+    return in->tensorflow &&
+           (strstr(bias, "_fused_bn") || mgpu_ends_with(bias, "/merged_input:0") ||
+            mgpu_ends_with(bias, "/batchnorm/sub:0"));
 }
 
 static bool is_fused(const struct mgpu_identify *in, const struct mgpu_onnx_node *node)

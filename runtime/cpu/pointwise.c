@@ -31,13 +31,13 @@ enum place_kind {
     MADE,   /* in slot `slot`, made by the operation */
     OUTPUT, /* in the output */
     ALIAS,  /* where those of operation `index` lie: a cast that changes nothing, or a factor or
-             * offset that its loop applies as well */
+             * offset that the loop of its operand or of its reader applies as well */
 };
 
 struct place {
     enum place_kind kind;
     int slot, index;
-    struct mgpu_cpu_tail tail;  /* MADE, OUTPUT */
+    struct mgpu_cpu_ends ends;  /* MADE, OUTPUT */
     struct mgpu_broadcast from; /* LOADED */
 };
 
@@ -135,9 +135,9 @@ static int scaled_operand(const struct mgpu_expr *e, int k)
     return e->op[op->arg[0]].code == MGPU_X_CONST ? op->arg[1] : -1;
 }
 
-/* The tail with operation k behind it. A tail holds a factor, then an offset, so that nothing is
- * rounded more often or in another order than before. */
-static bool extend(struct mgpu_cpu_tail *tail, const struct mgpu_expr_op *op, double constant,
+/* The ends with operation k behind them: a factor, then an offset, so that nothing is rounded more
+ * often or in another order than before. */
+static bool extend(struct mgpu_cpu_ends *tail, const struct mgpu_expr_op *op, double constant,
                    bool constant_first)
 {
     float c = (float)constant;
@@ -153,13 +153,16 @@ static bool extend(struct mgpu_cpu_tail *tail, const struct mgpu_expr_op *op, do
     return true;
 }
 
-/* Factors and offsets join the operation before them, where nothing else reads that. */
-static void join_tails(struct program *p, const struct mgpu_expr *e)
+static void count_readers(const struct mgpu_expr *e, int *readers)
 {
-    int readers[MGPU_EXPR_MAX] = {0};
     for (int k = 0; k < e->count; k++)
         for (int i = 0; i < mgpu_expr_arity(e->op[k].code); i++)
             readers[e->op[k].arg[i]]++;
+}
+
+/* Factors and offsets join the operation before them, where nothing else reads that. */
+static void join_tails(struct program *p, const struct mgpu_expr *e, const int *readers)
+{
     for (int k = 0; k < e->count; k++) {
         const struct mgpu_expr_op *op = &e->op[k];
         int operand = scaled_operand(e, k), from = operand < 0 ? -1 : owner(p, operand);
@@ -167,15 +170,35 @@ static void join_tails(struct program *p, const struct mgpu_expr *e)
             continue;
         bool first = operand != op->arg[0];
         double c = op->code == MGPU_X_NEG ? 0 : e->op[op->arg[!first]].number;
-        if (!extend(&p->place[from].tail, op, c, first))
+        if (!extend(&p->place[from].ends, op, c, first))
             continue;
         p->place[k].kind = ALIAS;
         p->place[k].index = from;
     }
 }
 
+/* A factor that stayed an operation joins the one of one operand that reads it, if no other does.
+ */
+static void join_heads(struct program *p, const struct mgpu_expr *e, const int *readers)
+{
+    for (int k = 0; k < e->count; k++) {
+        int j = e->op[k].arg[0];
+        if (p->place[k].kind != MADE || mgpu_expr_arity(e->op[k].code) != 1 ||
+            p->place[j].kind != MADE || readers[j] != 1)
+            continue;
+        const struct mgpu_expr_op *op = &e->op[j];
+        const struct mgpu_cpu_ends *ends = &p->place[j].ends;
+        int operand = scaled_operand(e, j);
+        if (operand < 0 || op->code != MGPU_X_MUL || ends->factor != 1 || !signbit(ends->offset))
+            continue;
+        p->place[k].ends.head = (float)e->op[op->arg[operand == op->arg[0]]].number;
+        p->place[j].kind = ALIAS;
+        p->place[j].index = operand;
+    }
+}
+
 /* Gives slots to the operations that need one; a slot is free again after its last reader. What is
- * fixed keeps its own; constants in tails need none. */
+ * fixed keeps its own; constants that were joined need none. */
 static void give_slots(struct program *p, const struct mgpu_expr *e)
 {
     int last[MGPU_EXPR_MAX] = {0}, free_slots[MGPU_EXPR_MAX], free_count = 0;
@@ -210,17 +233,20 @@ static int prepare(const struct mgpu_node *node, int threads, bool exact, void *
     (void)threads, (void)exact;
     const struct mgpu_expr *e = ((const struct mgpu_pointwise_attrs *)node->attrs)->expr;
     struct program *p = mgpu_xcalloc(1, sizeof *p);
+    int readers[MGPU_EXPR_MAX] = {0};
     for (int k = 0; k < e->count; k++) {
         struct place *place = &p->place[k];
         place->kind = kind_of(node, e, k);
         place->index = e->op[k].arg[0]; /* of an alias */
-        place->tail = (struct mgpu_cpu_tail){1, -0.0f};
+        place->ends = (struct mgpu_cpu_ends){1, 1, -0.0f};
         if (e->op[k].code != MGPU_X_INPUT)
             continue;
         place->index = (int)e->op[k].integer;
         place->from = mgpu_broadcast_make(node->input[place->index], node->output[0]);
     }
-    join_tails(p, e);
+    count_readers(e, readers);
+    join_tails(p, e, readers);
+    join_heads(p, e, readers);
     struct place *last = &p->place[owner(p, e->count - 1)];
     p->past = node->output[0]->type == MGPU_FLOAT &&
               mgpu_cpu_is_beyond(mgpu_value_count(node->output[0]));
@@ -311,7 +337,7 @@ static void run_tile(const struct mgpu_launch *l, const struct mgpu_expr *e, flo
         if (ahead)
             fetch(l, flat + TILE, step++);
         mgpu_cpu_apply(op->code, at[k], at[op->arg[0]], op->arg[1] < 0 ? NULL : at[op->arg[1]],
-                       op->arg[2] < 0 ? NULL : at[op->arg[2]], place->tail, n);
+                       op->arg[2] < 0 ? NULL : at[op->arg[2]], place->ends, n);
     }
     if (p->past && !mgpu_cpu_in_place(l))
         mgpu_cpu_write_past((float *)l->out[0].data + flat, at[e->count - 1], n);

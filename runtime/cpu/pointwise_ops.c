@@ -14,7 +14,7 @@ bool mgpu_cpu_applies(enum mgpu_expr_code code)
     case code:                                                                                     \
         LOOP                                                                                       \
         {                                                                                          \
-            float x = a[i];                                                                        \
+            float x = a[i] * head;                                                                 \
             to[i] = (formula)*factor + offset;                                                     \
         }                                                                                          \
         break
@@ -35,9 +35,9 @@ static inline float modulo(float x, float y)
 }
 
 MGPU_SIMD static void apply_1(enum mgpu_expr_code code, float *to, const float *a,
-                              struct mgpu_cpu_tail tail, int64_t n)
+                              struct mgpu_cpu_ends ends, int64_t n)
 {
-    const float factor = tail.factor, offset = tail.offset;
+    const float head = ends.head, factor = ends.factor, offset = ends.offset;
     switch (code) {
         EACH(MGPU_X_NEG, -x);
         EACH(MGPU_X_ABS, fabsf(x));
@@ -72,16 +72,16 @@ MGPU_SIMD static void apply_1(enum mgpu_expr_code code, float *to, const float *
     default: /* stop */
         LOOP
         {
-            to[i] = a[i] * factor + offset;
+            to[i] = a[i] * head * factor + offset;
         }
         break;
     }
 }
 
 MGPU_SIMD static void apply_2(enum mgpu_expr_code code, float *to, const float *a, const float *b,
-                              struct mgpu_cpu_tail tail, int64_t n)
+                              struct mgpu_cpu_ends ends, int64_t n)
 {
-    const float factor = tail.factor, offset = tail.offset;
+    const float factor = ends.factor, offset = ends.offset;
     switch (code) {
         PAIR(MGPU_X_ADD, x + y);
         PAIR(MGPU_X_SUB, x - y);
@@ -109,9 +109,9 @@ MGPU_SIMD static void apply_2(enum mgpu_expr_code code, float *to, const float *
 }
 
 MGPU_SIMD static void choose(float *to, const float *c, const float *a, const float *b,
-                             struct mgpu_cpu_tail tail, int64_t n)
+                             struct mgpu_cpu_ends ends, int64_t n)
 {
-    const float factor = tail.factor, offset = tail.offset;
+    const float factor = ends.factor, offset = ends.offset;
     LOOP
     {
         float x = a[i], y = b[i];
@@ -120,17 +120,17 @@ MGPU_SIMD static void choose(float *to, const float *c, const float *a, const fl
 }
 
 static void apply(enum mgpu_expr_code code, float *to, const float *a, const float *b,
-                  const float *c, struct mgpu_cpu_tail tail, int64_t n)
+                  const float *c, struct mgpu_cpu_ends ends, int64_t n)
 {
     switch (mgpu_expr_arity(code)) {
     case 1:
-        apply_1(code, to, a, tail, n);
+        apply_1(code, to, a, ends, n);
         break;
     case 2:
-        apply_2(code, to, a, b, tail, n);
+        apply_2(code, to, a, b, ends, n);
         break;
     default:
-        choose(to, a, b, c, tail, n);
+        choose(to, a, b, c, ends, n);
         break;
     }
 }
@@ -138,18 +138,18 @@ static void apply(enum mgpu_expr_code code, float *to, const float *a, const flo
 /* What is left of a run is computed as part of a vector too: the functions of one element alone may
  * round otherwise, and no element shall depend on where a tile or a rank's part ends. */
 void mgpu_cpu_apply(enum mgpu_expr_code code, float *to, const float *a, const float *b,
-                    const float *c, struct mgpu_cpu_tail tail, int64_t n)
+                    const float *c, struct mgpu_cpu_ends ends, int64_t n)
 {
     enum { WIDEST = 16 };
     float x[3][WIDEST] = {{0}}, y[WIDEST];
     const float *operand[3] = {a, b, c};
     int64_t rest = n % WIDEST, whole = n - rest;
     if (whole)
-        apply(code, to, a, b, c, tail, whole);
+        apply(code, to, a, b, c, ends, whole);
     if (!rest)
         return;
     for (int i = 0; i < mgpu_expr_arity(code); i++)
         memcpy(x[i], operand[i] + whole, (size_t)rest * sizeof *x[i]);
-    apply(code, y, x[0], x[1], x[2], tail, WIDEST);
+    apply(code, y, x[0], x[1], x[2], ends, WIDEST);
     memcpy(to + whole, y, (size_t)rest * sizeof *y);
 }

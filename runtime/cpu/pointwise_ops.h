@@ -7,14 +7,15 @@
 /* Whether mgpu_cpu_apply knows the operation (on floats and bools). */
 bool mgpu_cpu_applies(enum mgpu_expr_code code);
 
-/* What follows an operation at once: result * factor + offset. {1, -0.0f} changes nothing. */
-struct mgpu_cpu_tail {
-    float factor, offset;
+/* What an operation does at once before and behind it: an operation of one operand applies to
+ * a * head, and each gives result * factor + offset. {1, 1, -0.0f} changes nothing. */
+struct mgpu_cpu_ends {
+    float head, factor, offset;
 };
 
-/* to[i] = code(a[i], b[i], c[i]) * factor + offset for i < n. `to` may be an operand. Operands that
+/* to[i] = code(a[i], b[i], c[i]) for i < n, with its ends. `to` may be an operand. Operands that
  * the code does not have are not read. */
 void mgpu_cpu_apply(enum mgpu_expr_code code, float *to, const float *a, const float *b,
-                    const float *c, struct mgpu_cpu_tail tail, int64_t n);
+                    const float *c, struct mgpu_cpu_ends ends, int64_t n);
 
 #endif

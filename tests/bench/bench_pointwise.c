@@ -1,16 +1,18 @@
-/* Times chains of pointwise operations on one thread of backend `cpu`, in turns with copies of as
- * many bytes as the chain reads and writes: by memcpy, and with stores past the caches.
+/* Times chains of pointwise operations of backend `cpu`, in turns with copies of as many bytes as
+ * the chain reads and writes, by as many threads: by memcpy, and with stores past the caches.
  *
- *     build/bench_pointwise [elements=4194304 [turns=20]]
+ *     build/bench_pointwise [elements=4194304 [turns=20 [threads=1]]]
  *
  * Prints for each chain its least time, that of the better copy, and their ratio.
  */
 #include "runtime/backend.h"
 #include "runtime/base/status.h"
+#include "runtime/cpu/cpu.h"
 #include "runtime/ops/build.h"
 #include "runtime/ops/pointwise.h"
 
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,11 +29,11 @@ static void must(int rc)
     exit(EXIT_FAILURE);
 }
 
-/* Time that this thread ran, so that what else runs here counts less. */
-static double now(void)
+/* Of one thread the time that it ran, so that what else runs here counts less. */
+static double now(int threads)
 {
     struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -163,7 +165,7 @@ struct work {
 };
 
 static void make(struct work *w, struct mgpu_graph *g, const struct chain *c, int64_t count,
-                 float *const *data)
+                 int threads, float *const *data)
 {
     struct mgpu_dim size = mgpu_dim_const(count);
     struct mgpu_value *in[2], *y;
@@ -184,49 +186,58 @@ static void make(struct work *w, struct mgpu_graph *g, const struct chain *c, in
                                      .outputs = 1,
                                      .in = w->tensor,
                                      .out = w->tensor + c->inputs,
-                                     .threads = 1};
+                                     .threads = threads};
     void *state = NULL;
     if (w->kernel->prepare)
-        must(w->kernel->prepare(y->producer, 1, false, &state));
+        must(w->kernel->prepare(y->producer, threads, false, &state));
     w->launch.state = state;
-    int64_t bytes = w->kernel->workspace ? w->kernel->workspace(y->producer, 1, state) : 0;
+    int64_t bytes = w->kernel->workspace ? w->kernel->workspace(y->producer, threads, state) : 0;
     must(mgpu_alloc(&w->launch.workspace, (uint64_t)bytes, "the workspace"));
 }
 
-static void copy_past_caches(float *to, const float *from, size_t bytes)
+static void copy_past_caches(float *to, const float *from, size_t count)
 {
 #if defined(__x86_64__)
-    for (size_t i = 0; i < bytes / sizeof *to; i += 4)
+    for (size_t i = 0; i < count; i += 4)
         _mm_stream_ps(to + i, _mm_load_ps(from + i));
     _mm_sfence();
 #else
-    memcpy(to, from, bytes);
+    memcpy(to, from, count * sizeof *to);
 #endif
 }
 
-static double best_copy(float *to, const float *from, size_t bytes)
+static double copy(float *to, const float *from, size_t count, int threads, bool past)
 {
-    double start = now();
-    memcpy(to, from, bytes);
-    double middle = now();
-    copy_past_caches(to, from, bytes);
-    return fmin(middle - start, now() - middle);
+    double start = now(threads);
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        struct mgpu_range lines =
+            mgpu_cpu_part((int64_t)count / 16, omp_get_thread_num(), omp_get_num_threads());
+        size_t first = (size_t)lines.begin * 16, n = (size_t)lines.end * 16 - first;
+        if (past)
+            copy_past_caches(to + first, from + first, n);
+        else
+            memcpy(to + first, from + first, n * sizeof *to);
+    }
+    return now(threads) - start;
 }
 
-static void time_chain(const struct chain *c, int64_t count, int turns, float *const *data)
+static void time_chain(const struct chain *c, int64_t count, int turns, int threads,
+                       float *const *data)
 {
     struct work w = {0};
     struct mgpu_graph *g = mgpu_graph_new();
-    size_t bytes = (size_t)count * sizeof(float) * (size_t)(c->inputs + 1) / 2;
-    double ours = INFINITY, copy = INFINITY;
-    make(&w, g, c, count, data);
+    size_t moved = (size_t)count * (size_t)(c->inputs + 1) / 2;
+    double ours = INFINITY, best = INFINITY;
+    make(&w, g, c, count, threads, data);
     for (int i = 0; i < turns; i++) {
-        double start = now();
+        double start = now(threads);
         must(w.kernel->run(&w.launch));
-        ours = fmin(ours, now() - start);
-        copy = fmin(copy, best_copy(data[3], data[0], bytes));
+        ours = fmin(ours, now(threads) - start);
+        best = fmin(best, copy(data[3], data[0], moved, threads, false));
+        best = fmin(best, copy(data[3], data[0], moved, threads, true));
     }
-    printf("%-22s %8.3f ms  copy %8.3f ms  %.2fx\n", c->name, 1e3 * ours, 1e3 * copy, ours / copy);
+    printf("%-22s %8.4f ms  copy %8.4f ms  %.2fx\n", c->name, 1e3 * ours, 1e3 * best, ours / best);
     if (w.kernel->release)
         w.kernel->release(w.launch.state);
     mgpu_free(w.launch.workspace);
@@ -236,7 +247,7 @@ static void time_chain(const struct chain *c, int64_t count, int turns, float *c
 int main(int argc, char **argv)
 {
     int64_t count = argc > 1 ? atoll(argv[1]) : 1 << 22;
-    int turns = argc > 2 ? atoi(argv[2]) : 20;
+    int turns = argc > 2 ? atoi(argv[2]) : 20, threads = argc > 3 ? atoi(argv[3]) : 1;
     void *block;
     must(mgpu_alloc(&block, (uint64_t)count * 5 * sizeof(float), "the data"));
     float *all = block;
@@ -244,7 +255,7 @@ int main(int argc, char **argv)
     for (int64_t i = 0; i < 5 * count; i++)
         all[i] = (float)((i * 37) % 1001) / 250 - 2;
     for (size_t i = 0; i < sizeof chains / sizeof *chains; i++)
-        time_chain(&chains[i], count, turns, data);
+        time_chain(&chains[i], count, turns, threads, data);
     mgpu_free(block);
     return EXIT_SUCCESS;
 }

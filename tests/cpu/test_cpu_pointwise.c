@@ -109,18 +109,40 @@ static void test_places(void)
 {
     enum { COUNT = 200 };
     float x[3][COUNT], whole[COUNT], parts[COUNT];
-    const struct mgpu_cpu_tail tail = {1.3f, 0.7f};
+    const struct mgpu_cpu_ends ends = {0.9f, 1.3f, 0.7f};
     for (int i = 0; i < 3 * COUNT; i++)
         x[i / COUNT][i % COUNT] = (float)((i * 37) % 1001) / 300 + 0.001f;
     for (enum mgpu_expr_code code = MGPU_X_NEG; code < MGPU_X_CODES; code++) {
         if (!mgpu_cpu_applies(code))
             continue;
-        mgpu_cpu_apply(code, whole, x[0], x[1], x[2], tail, COUNT);
+        mgpu_cpu_apply(code, whole, x[0], x[1], x[2], ends, COUNT);
         for (int at = 0, n = 1; at < COUNT; at += n, n = n % 21 + 1) {
             n = COUNT - at < n ? COUNT - at : n;
-            mgpu_cpu_apply(code, parts + at, x[0] + at, x[1] + at, x[2] + at, tail, n);
+            mgpu_cpu_apply(code, parts + at, x[0] + at, x[1] + at, x[2] + at, ends, n);
         }
         CHECK_(!memcmp(parts, whole, sizeof whole), "%s", mgpu_expr_code_name(code));
+    }
+}
+
+/* Far out functions are exactly what they tend to, at once or by way of subnormal numbers. */
+static void test_far(void)
+{
+    static const float x[] = {-INFINITY, -1e30f, -200, 200, 1e30f, INFINITY};
+    static const struct {
+        enum mgpu_expr_code code;
+        float below, above;
+    } rows[] = {
+        {MGPU_X_EXP, 0, INFINITY},
+        {MGPU_X_SIGMOID, 0, 1},
+        {MGPU_X_TANH, -1, 1},
+        {MGPU_X_ERF, -1, 1},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        float y[6];
+        mgpu_cpu_apply(rows[i].code, y, x, NULL, NULL, (struct mgpu_cpu_ends){1, 1, -0.0f}, 6);
+        for (int k = 0; k < 6; k++)
+            CHECK_(y[k] == (k < 3 ? rows[i].below : rows[i].above), "%s of %g is %g",
+                   mgpu_expr_code_name(rows[i].code), x[k], y[k]);
     }
 }
 
@@ -164,6 +186,24 @@ static const void *scaled(struct mgpu_arena *arena, int64_t batch)
     b = scale(&e, MGPU_X_MUL, mgpu_expr_2(&e, MGPU_X_MUL, b, b), 2, false);
     b = mgpu_expr_2(&e, MGPU_X_MUL, b, scale(&e, MGPU_X_SUB, b, 5, false));
     return attrs_of(arena, &e, scale(&e, MGPU_X_SUB, mgpu_expr_2(&e, MGPU_X_MUL, a, b), 1, true));
+}
+
+/* Factors before operations: tanh(3 x0) exp(-x1 / 2) + (5 x1) erf(5 x1), and where something stands
+ * between, sin(2 x0 + 1). */
+static const void *headed(struct mgpu_arena *arena, int64_t batch)
+{
+    (void)batch;
+    struct mgpu_expr e;
+    mgpu_expr_begin(&e, 2);
+    int x = mgpu_expr_input(&e, 0, MGPU_FLOAT), y = mgpu_expr_input(&e, 1, MGPU_FLOAT);
+    int a = mgpu_expr_1(&e, MGPU_X_TANH, scale(&e, MGPU_X_MUL, x, 3, true));
+    int b = mgpu_expr_1(&e, MGPU_X_EXP, scale(&e, MGPU_X_MUL, y, -0.5, false));
+    int z = scale(&e, MGPU_X_MUL, y, 5, false);
+    int c = mgpu_expr_2(&e, MGPU_X_MUL, z, mgpu_expr_1(&e, MGPU_X_ERF, z));
+    int d = scale(&e, MGPU_X_ADD, scale(&e, MGPU_X_MUL, x, 2, false), 1, false);
+    int sum = mgpu_expr_2(&e, MGPU_X_ADD, mgpu_expr_2(&e, MGPU_X_MUL, a, b), c);
+    return attrs_of(arena, &e,
+                    mgpu_expr_2(&e, MGPU_X_ADD, sum, mgpu_expr_1(&e, MGPU_X_SIN, d)));
 }
 
 /* Many values alive at once: the sum of x0 to its powers, each kept until the end. */
@@ -244,6 +284,11 @@ static const struct mgpu_check rows[] = {
      .attrs_at = scaled,
      .inputs = 2,
      .input = {DIMS(6, 777), DIMS(777)}},
+    {.name = "factors before operations",
+     .op = &mgpu_op_pointwise,
+     .attrs_at = headed,
+     .inputs = 2,
+     .input = {DIMS(6, 777), DIMS(777)}},
     {.name = "many values",
      .op = &mgpu_op_pointwise,
      .attrs_at = powers,
@@ -295,6 +340,7 @@ int main(void)
     test_operations();
     test_special();
     test_places();
+    test_far();
     CHECK(mgpu_kernel_check(rows) == 0);
     CHECK(mgpu_kernel_check(typed) == 0);
     CHECK(mgpu_block_check(in_blocks) == 0);

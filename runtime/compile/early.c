@@ -12,7 +12,9 @@
 #include "runtime/compile/fuse.h"
 #include "runtime/compile/storage.h"
 #include "runtime/ops/comm.h"
+#include "runtime/ops/gather.h"
 #include "runtime/ops/matmul.h"
+#include "runtime/ops/pointwise.h"
 #include "runtime/ops/update.h"
 
 #include <stdlib.h>
@@ -169,8 +171,13 @@ void mgpu_update_early(struct mgpu_graph *g)
 
 /* The gradient of a dense layer of few samples, so much larger than its factors and as large as
  * this (bytes), is not worth being stored: to compute it takes no longer than to write it. Several
- * replicas have the factors of all of them, and not a sum of gradients. */
-enum { FEW = 16, TIMES = 16, LEAST = 1 << 20 };
+ * replicas have the factors of all of them, and not a sum of gradients.
+ *
+ * Of more samples the gradient of a large table is not stored either where its factors are smaller
+ * and the backend has a kernel that updates by pieces of a product. That of an embedding that is
+ * the last layer, too, has rows added to it, which come at the end of backward. Smaller gradients
+ * are gone before the most is alive, and their updates by pieces no faster. */
+enum { FEW = 16, TIMES = 16, LEAST = 1 << 20, LEAST_OF_MANY = 1 << 25 };
 
 int64_t mgpu_rows_in_all(const struct mgpu_graph *g, struct mgpu_dim rows)
 {
@@ -178,25 +185,46 @@ int64_t mgpu_rows_in_all(const struct mgpu_graph *g, struct mgpu_dim rows)
     return samples ? rows.value / g->batch * g->step_samples : rows.value;
 }
 
-/* The product a^T b that is the update's gradient, and nothing else; NULL: it is not, or small. */
-static const struct mgpu_node *large_product(const struct mgpu_graph *graph,
-                                             const struct mgpu_node *update,
-                                             const struct mgpu_readers *readers)
+/* What gives g, where that is `op` and nothing else reads g. */
+static const struct mgpu_node *only_of(const struct mgpu_value *g, const struct mgpu_op *op,
+                                       const struct mgpu_readers *readers)
 {
-    const struct mgpu_value *g = update->input[MGPU_UPDATE_GRADIENT];
-    const struct mgpu_node *node = g->kind == MGPU_VALUE_RESULT ? g->producer : NULL;
-    if (!node || node->op != &mgpu_op_matmul || node->inputs != 2 || g->rank != 2 ||
-        readers[g->id].count > 1 || !mgpu_update_is_pointwise(update))
+    bool only = g->kind == MGPU_VALUE_RESULT && readers[g->id].count == 1;
+    return only && g->producer->op == op ? g->producer : NULL;
+}
+
+/* The product a^T b that g is, of one matrix each. */
+static const struct mgpu_node *product_of(const struct mgpu_value *g,
+                                          const struct mgpu_readers *readers)
+{
+    const struct mgpu_node *node = only_of(g, &mgpu_op_matmul, readers);
+    if (!node || node->inputs != 2 || g->rank != 2)
         return NULL;
     const struct mgpu_matmul_attrs *attrs = node->attrs;
     const struct mgpu_value *a = node->input[0], *b = node->input[1];
     bool plain = attrs->transpose_a && !attrs->transpose_b && !attrs->relu && a->type == g->type &&
                  b->type == g->type;
-    int64_t rows = mgpu_rows_in_all(graph, a->dims[0]);
-    int64_t factors = rows * (a->dims[1].value + b->dims[1].value);
-    bool large =
-        rows <= FEW && mgpu_value_bytes(g) >= LEAST && mgpu_value_count(g) / TIMES > factors;
-    return plain && large ? node : NULL;
+    return plain ? node : NULL;
+}
+
+static int64_t factors_of(const struct mgpu_node *product, int64_t rows)
+{
+    return rows * (product->input[0]->dims[1].value + product->input[1]->dims[1].value);
+}
+
+/* The product that is the update's gradient, of few samples; NULL: it is not, or small. */
+static const struct mgpu_node *large_product(const struct mgpu_graph *graph,
+                                             const struct mgpu_node *update,
+                                             const struct mgpu_readers *readers)
+{
+    const struct mgpu_value *g = update->input[MGPU_UPDATE_GRADIENT];
+    const struct mgpu_node *node = mgpu_update_is_pointwise(update) ? product_of(g, readers) : NULL;
+    if (!node)
+        return NULL;
+    int64_t rows = mgpu_rows_in_all(graph, node->input[0]->dims[0]);
+    bool large = rows <= FEW && mgpu_value_bytes(g) >= LEAST &&
+                 mgpu_value_count(g) / TIMES > factors_of(node, rows);
+    return large ? node : NULL;
 }
 
 bool *mgpu_find_products(const struct mgpu_graph *g)
@@ -214,22 +242,78 @@ bool *mgpu_find_products(const struct mgpu_graph *g)
     return found;
 }
 
+/* `rows`: the gather_grad whose output is added to the product; NULL: none. */
 static void take_product(struct mgpu_graph *g, struct mgpu_node *update,
-                         const struct mgpu_node *product)
+                         const struct mgpu_node *product, const struct mgpu_node *rows)
 {
-    int count = MGPU_UPDATE_FACTOR + 1;
+    int count = rows ? MGPU_UPDATE_INDICES + 1 : MGPU_UPDATE_FACTOR + 1;
     struct mgpu_value **input = MGPU_NEW_ARRAY(g->arena, struct mgpu_value *, count);
     for (int i = 0; i < update->inputs; i++)
         input[i] = update->input[i];
     input[MGPU_UPDATE_GRADIENT] = product->input[0];
     input[MGPU_UPDATE_FACTOR] = product->input[1];
+    if (rows) {
+        input[MGPU_UPDATE_ROWS] = rows->input[0];
+        input[MGPU_UPDATE_INDICES] = rows->input[1];
+    }
     update->op = &mgpu_op_product_update;
     update->inputs = count;
     update->input = input;
     g->parameters[update->input[MGPU_UPDATE_WEIGHT]->index].gradient = NULL;
 }
 
-void mgpu_update_by_products(struct mgpu_graph *g)
+/* Whether the backend has a kernel of its own for the update by that product. */
+static bool is_fast(const struct mgpu_backend *backend, const struct mgpu_node *update)
+{
+    return mgpu_backend_kernel(backend, update) != mgpu_backend_kernel(&mgpu_backend_ref, update);
+}
+
+/* Whether v is the sum of two values; which. */
+static bool is_sum(const struct mgpu_value *v, struct mgpu_value *const **terms,
+                   const struct mgpu_readers *readers)
+{
+    const struct mgpu_node *node = only_of(v, &mgpu_op_pointwise, readers);
+    const struct mgpu_expr *e = node ? mgpu_expr_of(node) : NULL;
+    if (!e || node->inputs != 2 || e->count != 3 || e->op[2].code != MGPU_X_ADD ||
+        e->op[0].code != MGPU_X_INPUT || e->op[1].code != MGPU_X_INPUT)
+        return false;
+    *terms = node->input;
+    return true;
+}
+
+static const struct mgpu_node *added_rows(const struct mgpu_value *v,
+                                          const struct mgpu_readers *readers)
+{
+    const struct mgpu_node *node = only_of(v, &mgpu_op_gather_grad, readers);
+    const struct mgpu_gather_grad_attrs *attrs = node ? node->attrs : NULL;
+    return attrs && attrs->axis == 0 && attrs->rank == 2 ? node : NULL;
+}
+
+/* The product of many samples that is the update's gradient, but for the rows that are added to
+ * it. */
+static void take_many(struct mgpu_graph *g, struct mgpu_node *update,
+                      const struct mgpu_backend *backend, const struct mgpu_readers *readers)
+{
+    struct mgpu_value *v = update->input[MGPU_UPDATE_GRADIENT], *const *terms = &v;
+    struct mgpu_node before = *update;
+    const struct mgpu_node *product, *rows = NULL;
+    for (int i = 0; i < 2 && is_sum(v, &terms, readers) && !rows; i++) {
+        v = terms[i];
+        rows = added_rows(terms[1 - i], readers);
+    }
+    product = product_of(v, readers);
+    if (!product || !mgpu_update_is_pointwise(update) || mgpu_value_bytes(v) < LEAST_OF_MANY ||
+        factors_of(product, product->input[0]->dims[0].value) > mgpu_value_count(v))
+        return;
+    struct mgpu_value *gradient = g->parameters[update->input[MGPU_UPDATE_WEIGHT]->index].gradient;
+    take_product(g, update, product, rows);
+    if (is_fast(backend, update))
+        return;
+    *update = before;
+    g->parameters[update->input[MGPU_UPDATE_WEIGHT]->index].gradient = gradient;
+}
+
+void mgpu_update_by_products(struct mgpu_graph *g, const struct mgpu_backend *backend)
 {
     struct mgpu_readers *readers = mgpu_readers_of(g);
     for (int n = 0; n < g->node_count; n++) {
@@ -237,7 +321,9 @@ void mgpu_update_by_products(struct mgpu_graph *g)
         const struct mgpu_node *product =
             node->op == &mgpu_op_update ? large_product(g, node, readers) : NULL;
         if (product)
-            take_product(g, node, product);
+            take_product(g, node, product, NULL);
+        else if (node->op == &mgpu_op_update && backend->spares)
+            take_many(g, node, backend, readers);
     }
     mgpu_readers_free(readers, g);
     mgpu_graph_prune(g);

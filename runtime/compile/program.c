@@ -411,7 +411,7 @@ int mgpu_compile(struct mgpu_program **out, struct mgpu_graph *g,
     p->graph = g;
     p->early = g->updates_early;
     if (p->early)
-        mgpu_update_by_products(g);
+        mgpu_update_by_products(g, options->backend);
     int rc = mgpu_optimize(g, options->backend);
     if (rc == 0 && p->early)
         mgpu_update_early(g);

@@ -9,7 +9,8 @@
 #include <omp.h>
 #include <stdlib.h>
 
-enum { LEAST = 16 /* rows, columns and depth that pay for packing */ };
+/* Rows, columns and depth that pay for packing; fewer columns fill a panel by half. */
+enum { LEAST = 16, LEAST_COLUMNS = 8 };
 
 struct packed {
     int64_t m, n, k, batch;
@@ -74,7 +75,7 @@ static bool accepts(const struct mgpu_node *node)
     if (!mgpu_cpu_has_product() || !mgpu_cpu_all_float(node))
         return false;
     struct packed p = sizes(node);
-    return p.m >= LEAST && p.n >= LEAST && p.k >= LEAST;
+    return p.m >= LEAST && p.n >= LEAST_COLUMNS && p.k >= LEAST;
 }
 
 static int prepare(const struct mgpu_node *node, int threads, bool exact, void **state)

@@ -251,3 +251,85 @@ void mgpu_product(struct mgpu_matrix_of a, struct mgpu_matrix_of b, int64_t m, i
         product(a, b, end - begin, n, k, y + begin * step, step, scratch);
     }
 }
+
+/* ---- In pieces ------------------------------------------------------------------------------- */
+
+struct pieces {
+    struct mgpu_matrix_of a, b;
+    int64_t k, deep, high, wide; /* wide: columns whose panels are packed in their whole depth */
+    int64_t step;                /* of y: not a power of two, or rows meet in the caches' sets */
+    float *columns, *rows, *y;
+    void (*use)(void *context, const struct mgpu_product_piece *piece);
+    void *context;
+};
+
+static int64_t lines(int64_t floats)
+{
+    return (floats + LINE - 1) / LINE * LINE;
+}
+
+static struct pieces cut_pieces(int64_t m, int64_t n, int64_t k, float *scratch)
+{
+    enum { ROOM = WIDE * 1024 /* floats of packed columns */ };
+    struct pieces p = {.k = k, .deep = piece(k, DEPTH, LANES), .high = piece(m, HIGH, ROWS)};
+    p.wide = piece(n, k * WIDE > ROOM ? ROOM / k : WIDE, COLUMNS);
+    p.step = p.wide + LINE;
+    p.columns = scratch;
+    p.rows = p.columns + lines(mgpu_packed_columns(p.wide, k));
+    p.y = p.rows + lines(mgpu_packed_rows(p.high, p.deep));
+    return p;
+}
+
+int64_t mgpu_pieces_bytes(int64_t m, int64_t n, int64_t k)
+{
+    struct pieces p = cut_pieces(m, n, k, NULL);
+    return (lines(mgpu_packed_columns(p.wide, k)) + lines(mgpu_packed_rows(p.high, p.deep)) +
+            lines(p.high * p.step)) *
+           (int64_t)sizeof(float);
+}
+
+/* Rows [i, i + rows) of the columns that are packed. */
+static void multiply_rows(const struct pieces *p, int64_t i, int64_t rows, int64_t columns)
+{
+    for (int64_t s = 0; s < p->k; s += p->deep) {
+        int64_t depth = least(p->deep, p->k - s);
+        const float *from = p->a.data + i * p->a.row + s * p->a.column;
+        mgpu_pack_rows((struct mgpu_matrix_of){from, p->a.row, p->a.column}, rows, depth, p->rows);
+        mgpu_multiply_packed(p->rows, p->columns + mgpu_packed_columns(columns, s), rows, columns,
+                             depth, p->y, p->step, s > 0);
+    }
+}
+
+static void run_pieces(const struct pieces *p, int64_t begin, int64_t end, int64_t left,
+                       int64_t right)
+{
+    for (int64_t j = left; j < right; j += p->wide) {
+        int64_t columns = least(p->wide, right - j);
+        for (int64_t s = 0; s < p->k; s += p->deep) {
+            const float *from = p->b.data + s * p->b.row + j * p->b.column;
+            mgpu_pack_columns((struct mgpu_matrix_of){from, p->b.row, p->b.column}, columns,
+                              least(p->deep, p->k - s),
+                              p->columns + mgpu_packed_columns(columns, s));
+        }
+        for (int64_t i = begin; i < end; i += p->high) {
+            int64_t rows = least(p->high, end - i);
+            multiply_rows(p, i, rows, columns);
+            p->use(p->context, &(struct mgpu_product_piece){p->y, p->step, i, rows, j, columns});
+        }
+    }
+}
+
+void mgpu_product_pieces(struct mgpu_matrix_of a, struct mgpu_matrix_of b, int64_t m, int64_t n,
+                         int64_t k, int part, int parts, void *scratch,
+                         void (*use)(void *context, const struct mgpu_product_piece *piece),
+                         void *context)
+{
+    int64_t begin, end;
+    struct pieces p = cut_pieces(m, n, k, scratch);
+    p.a = a, p.b = b, p.use = use, p.context = context;
+    cut(n >= m ? n : m, n >= m ? COLUMNS : ROWS, part, parts, &begin, &end);
+    if (n >= m)
+        run_pieces(&p, 0, m, begin, end);
+    else
+        run_pieces(&p, begin, end, 0, n);
+}

@@ -39,4 +39,18 @@ int64_t mgpu_product_bytes(int64_t m, int64_t n, int64_t k);
 void mgpu_product(struct mgpu_matrix_of a, struct mgpu_matrix_of b, int64_t m, int64_t n, int64_t k,
                   float *y, int64_t step, int part, int parts, void *scratch);
 
+/* The same product, never there as a whole: `use` gets it in pieces, rows [i, i + rows) of columns
+ * [j, j + columns) at y, rows of which are `step` apart, and may change y. For k up to
+ * MGPU_PIECES_DEEP; `scratch` holds mgpu_pieces_bytes and is like that of mgpu_product. */
+enum { MGPU_PIECES_DEEP = 1 << 14 };
+struct mgpu_product_piece {
+    float *y;
+    int64_t step, i, rows, j, columns;
+};
+int64_t mgpu_pieces_bytes(int64_t m, int64_t n, int64_t k);
+void mgpu_product_pieces(struct mgpu_matrix_of a, struct mgpu_matrix_of b, int64_t m, int64_t n,
+                         int64_t k, int part, int parts, void *scratch,
+                         void (*use)(void *context, const struct mgpu_product_piece *piece),
+                         void *context);
+
 #endif

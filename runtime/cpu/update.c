@@ -4,7 +4,11 @@
 #include "runtime/base/finite.h"
 #include "runtime/base/status.h"
 #include "runtime/cpu/cpu.h"
+#include "runtime/cpu/product.h"
 #include "runtime/cpu/simd.h"
+#include "runtime/ref/indexed.h"
+
+#include <omp.h>
 
 enum { W, G, STEP, LR_FACTOR, COEFFICIENT, STATE };
 enum { PIECE = 4096 }; /* elements that a thread does at once */
@@ -186,6 +190,76 @@ static int run_product(const struct mgpu_launch *l)
     return finite ? 0 : mgpu_fail(MGPU_EINVALID, "the gradient is not finite");
 }
 
+/* ---- Of a product of more steps, in pieces --------------------------------------------------- */
+
+struct share {
+    const struct mgpu_launch *l;
+    const struct rule *r;
+    bool finite;
+};
+
+/* Those rows that belong to the piece. */
+static void add_rows(const struct mgpu_launch *l, const struct mgpu_product_piece *p)
+{
+    const struct mgpu_tensor *indices = &l->in[MGPU_UPDATE_INDICES], *w = &l->in[W];
+    const float *rows = (const float *)l->in[MGPU_UPDATE_ROWS].data + p->j;
+    for (int64_t k = 0, count = mgpu_tensor_count(indices); k < count; k++) {
+        int64_t i = mgpu_index(indices, k, w->dims[0]) - p->i;
+        for (int64_t j = 0; i >= 0 && i < p->rows && j < p->columns; j++)
+            p->y[i * p->step + j] += rows[k * w->dims[1] + j];
+    }
+}
+
+static void use_piece(void *context, const struct mgpu_product_piece *p)
+{
+    struct share *s = context;
+    int64_t n = s->l->in[W].dims[1];
+    if (s->l->inputs > MGPU_UPDATE_ROWS)
+        add_rows(s->l, p);
+    for (int64_t i = 0; i < p->rows; i++) {
+        const float *g = p->y + i * p->step;
+        s->finite = s->finite && mgpu_all_finite(g, MGPU_FLOAT, p->columns * (int64_t)sizeof *g);
+        if (s->finite)
+            run_piece(s->l, s->r, (p->i + i) * n + p->j, p->columns, g);
+    }
+}
+
+static int team_of(const struct mgpu_node *node, int threads)
+{
+    return mgpu_cpu_team(threads, (int64_t)(node->op->cost(node).flops / 64));
+}
+
+static int64_t piece_bytes(const struct mgpu_node *node)
+{
+    const struct mgpu_value *w = node->input[W];
+    return mgpu_pieces_bytes(w->dims[0].value, w->dims[1].value, node->input[G]->dims[0].value);
+}
+
+static int64_t workspace_pieces(const struct mgpu_node *node, int threads, const void *state)
+{
+    (void)state;
+    return team_of(node, threads) * piece_bytes(node);
+}
+
+static int run_pieces(const struct mgpu_launch *l)
+{
+    const struct mgpu_tensor *a = &l->in[G], *b = &l->in[MGPU_UPDATE_FACTOR];
+    struct mgpu_matrix_of turned = {a->data, 1, a->dims[1]}, right = {b->data, b->dims[1], 1};
+    struct rule r = rule_of(l);
+    int64_t bytes = piece_bytes(l->node);
+    int team = team_of(l->node, l->threads);
+    bool finite = true;
+#pragma omp parallel num_threads(team) if (team > 1) reduction(&& : finite)
+    {
+        struct share s = {l, &r, true};
+        int me = omp_get_thread_num();
+        mgpu_product_pieces(turned, right, a->dims[1], b->dims[1], a->dims[0], me, team,
+                            (char *)l->workspace + me * bytes, use_piece, &s);
+        finite = s.finite;
+    }
+    return finite ? 0 : mgpu_fail(MGPU_EINVALID, "the gradient is not finite");
+}
+
 static bool accepts(const struct mgpu_node *node)
 {
     const struct mgpu_update_attrs *a = node->attrs;
@@ -194,8 +268,23 @@ static bool accepts(const struct mgpu_node *node)
     return known && node->input[W]->type == MGPU_FLOAT && !a->rounded;
 }
 
+enum { FEW = 16 /* steps: fewer, and the memory bounds the product */ };
+
+static bool accepts_few(const struct mgpu_node *node)
+{
+    return accepts(node) && node->inputs <= MGPU_UPDATE_ROWS &&
+           node->input[G]->dims[0].value <= FEW;
+}
+
+static bool accepts_pieces(const struct mgpu_node *node)
+{
+    return accepts(node) && mgpu_cpu_has_product() &&
+           node->input[G]->dims[0].value <= MGPU_PIECES_DEEP;
+}
+
 const struct mgpu_kernel mgpu_cpu_update[] = {
     {"update", "loops", accepts, NULL, NULL, NULL, run},
-    {"product_update", "loops", accepts, NULL, NULL, NULL, run_product},
+    {"product_update", "loops", accepts_few, NULL, NULL, NULL, run_product},
+    {"product_update", "packed", accepts_pieces, NULL, NULL, workspace_pieces, run_pieces},
     {NULL, NULL, NULL, NULL, NULL, NULL, NULL},
 };

@@ -133,6 +133,19 @@ static int shape(const struct mgpu_node *node)
     return shape_outputs(node);
 }
 
+static bool rows_fit(const struct mgpu_node *node)
+{
+    const struct mgpu_value *w = node->input[W], *rows, *indices;
+    if (node->inputs <= MGPU_UPDATE_ROWS)
+        return true;
+    rows = node->input[MGPU_UPDATE_ROWS];
+    indices = node->inputs > MGPU_UPDATE_INDICES ? node->input[MGPU_UPDATE_INDICES] : NULL;
+    return rows && indices && rows->type == w->type && rows->rank > 0 &&
+           rows->dims[rows->rank - 1].value == w->dims[1].value &&
+           (indices->type == MGPU_INT32 || indices->type == MGPU_INT64) &&
+           mgpu_value_count(rows) == mgpu_value_count(indices) * w->dims[1].value;
+}
+
 static int shape_product(const struct mgpu_node *node)
 {
     char text[MGPU_VALUE_TEXT];
@@ -146,6 +159,10 @@ static int shape_product(const struct mgpu_node *node)
         a->dims[1].value != w->dims[0].value || b->dims[1].value != w->dims[1].value)
         return mgpu_fail(MGPU_EINVALID,
                          "product_update of %s: no product of its factors is like it",
+                         mgpu_value_text(text, NULL, w));
+    if (!rows_fit(node))
+        return mgpu_fail(MGPU_EINVALID,
+                         "product_update of %s: its rows or their indices do not fit",
                          mgpu_value_text(text, NULL, w));
     return shape_outputs(node);
 }
@@ -227,7 +244,7 @@ const struct mgpu_op mgpu_op_update = {
 const struct mgpu_op mgpu_op_product_update = {
     .name = "product_update",
     .min_inputs = LR_FACTOR + 1,
-    .max_inputs = MGPU_UPDATE_FACTOR + 1,
+    .max_inputs = MGPU_UPDATE_INDICES + 1,
     .outputs = MGPU_UPDATE_ROUNDED + 1,
     .flags = MGPU_OP_NO_FOLD | MGPU_OP_GRADIENT_ONLY,
     .attrs_size = sizeof(struct mgpu_update_attrs),

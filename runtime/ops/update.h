@@ -9,13 +9,14 @@
  * torch, keras2 and keras3. `rounded` is w' in the type attrs.rounded, where there is one
  * (runtime/compile/rounded.h).
  *
- *     product_update(w, a, step, lr_factor, coefficient?, state0?, state1?, state2?, b)
- *         -> as update
+ *     product_update(w, a, step, lr_factor, coefficient?, state0?, state1?, state2?, b,
+ *                    rows?, indices?) -> as update
  *
  * takes the gradient as the product a^T b of a [K,M] and b [K,N]; w is [M,N], the kind pointwise.
- * Compilation makes it of an update whose gradient would take much memory
- * (runtime/compile/early.c): it is computed piece by piece. Only the kernel sees it: where it is
- * not finite the kernel fails with MGPU_EINVALID.
+ * With rows [...,N] and indices [...] (gather.h) row i of these is added to the product's row
+ * indices[i]: of an embedding that is the last layer, too. Compilation makes it of an update whose
+ * gradient would take much memory (runtime/compile/early.c): it is computed piece by piece. Only
+ * the kernel sees it: where it is not finite the kernel fails with MGPU_EINVALID.
  *
  *     global_norm(g0, g1, ...) -> double, rank 0: sqrt(sum of squares of all elements), summed in
  *         double in a fixed order. Variadic.
@@ -44,7 +45,13 @@ struct mgpu_update_attrs {
 };
 
 /* Of its inputs. */
-enum { MGPU_UPDATE_WEIGHT, MGPU_UPDATE_GRADIENT, MGPU_UPDATE_FACTOR = 8 };
+enum {
+    MGPU_UPDATE_WEIGHT,
+    MGPU_UPDATE_GRADIENT,
+    MGPU_UPDATE_FACTOR = 8,
+    MGPU_UPDATE_ROWS,
+    MGPU_UPDATE_INDICES
+};
 /* Of its outputs. */
 enum { MGPU_UPDATE_ROUNDED = 4 };
 

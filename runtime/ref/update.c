@@ -14,6 +14,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/ref/gemm.h"
+#include "runtime/ref/indexed.h"
 #include "runtime/ref/ref.h"
 #include "runtime/ref/rows.h"
 
@@ -67,6 +68,19 @@ static struct rule rule_of(const struct mgpu_launch *l)
     };
 }
 
+/* What the rows add to element `at` of the gradient. */
+static double row_sum(const struct mgpu_launch *l, int64_t at)
+{
+    const struct mgpu_tensor *rows = &l->in[MGPU_UPDATE_ROWS], *w = &l->in[W];
+    const struct mgpu_tensor *indices = &l->in[MGPU_UPDATE_INDICES];
+    int64_t n = w->dims[1];
+    double sum = 0;
+    for (int64_t k = 0, count = mgpu_tensor_count(indices); k < count; k++)
+        if (mgpu_index(indices, k, w->dims[0]) == at / n)
+            sum += mgpu_ref_get(rows->data, rows->type, k * n + at % n);
+    return sum;
+}
+
 /* Elements of a^T b from `at` on. */
 static void load_product(const struct mgpu_launch *l, int64_t at, struct tile *x)
 {
@@ -77,8 +91,8 @@ static void load_product(const struct mgpu_launch *l, int64_t at, struct tile *x
         for (int64_t k = 0; k < a->dims[0]; k++)
             sum += mgpu_ref_get(a->data, a->type, k * m + (at + i) / n) *
                    mgpu_ref_get(b->data, b->type, k * n + (at + i) % n);
-        x->g[i] = sum;
-        x->finite = x->finite && isfinite(sum);
+        x->g[i] = sum + (l->inputs > MGPU_UPDATE_ROWS ? row_sum(l, at + i) : 0);
+        x->finite = x->finite && isfinite(x->g[i]);
     }
 }
 

@@ -10,6 +10,8 @@
 #include "runtime/ops/pool.h"
 #include "runtime/ops/reduce.h"
 #include "runtime/ops/softmax.h"
+#include "runtime/ops/update.h"
+#include "runtime/cpu/product.h"
 #include "tests/cpu/kernel_check.h"
 #include "tests/test.h"
 
@@ -478,6 +480,50 @@ static const struct mgpu_check in_blocks[] = {
     {.name = NULL},
 };
 
+/* ---- Updates by pieces of a product -----------------------------------------------------------
+ */
+
+#define SCALAR(which)                                                                              \
+    {                                                                                              \
+        .scalar = 1 + MGPU_SCALAR_##which                                                          \
+    }
+#define POSITIVE(...)                                                                              \
+    {                                                                                              \
+        .rank = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dims = {__VA_ARGS__},         \
+        .batch_axis = -1, .low = 0, .high = 1                                                      \
+    }
+
+/* More steps than are summed at a time, more columns than are packed at a time. */
+static const struct mgpu_check updates[] = {
+    {.name = "adam, rows added",
+     .op = &mgpu_op_product_update,
+     .attrs = ATTRS(update, .kind = MGPU_ADAM, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3),
+     .inputs = 11,
+     .input = {DIMS(81, 1101),
+               DIMS(530, 81),
+               SCALAR(STEP),
+               SCALAR(LR_FACTOR),
+               ABSENT,
+               DIMS(81, 1101),
+               POSITIVE(81, 1101),
+               ABSENT,
+               DIMS(530, 1101),
+               DIMS(5, 1101),
+               {.rank = 1,
+                .dims = {5},
+                .batch_axis = -1,
+                .type = MGPU_INT32,
+                .constant = true,
+                .values = (const double[]){0, 72, -1, 0, 80}}}},
+    {.name = "momentum, more rows than columns",
+     .op = &mgpu_op_product_update,
+     .attrs = ATTRS(update, .kind = MGPU_SGD, .lr = 0.1, .momentum = 0.5),
+     .inputs = 9,
+     .input = {DIMS(301, 19), DIMS(17, 301), SCALAR(STEP), SCALAR(LR_FACTOR), ABSENT, DIMS(301, 19),
+               ABSENT, ABSENT, DIMS(17, 19)}},
+    {.name = NULL},
+};
+
 int main(void)
 {
     static const struct mgpu_check *const all[] = {convolutions, pools,      products,
@@ -488,6 +534,10 @@ int main(void)
         CHECK(mgpu_kernel_check_together(all[i]) == 0);
     }
     CHECK(mgpu_kernel_check(extremes) == 0);
+    if (mgpu_cpu_has_product()) {
+        CHECK(mgpu_kernel_check(updates) == 0);
+        CHECK(mgpu_kernel_check_together(updates) == 0);
+    }
     CHECK(mgpu_block_check(in_blocks) == 0);
     return test_end();
 }

@@ -1,6 +1,7 @@
 /* Updates within backward give the bits of updates at the end of the step, on one rank, several and
  * with branches on different ranks, and take less memory. What is not finite stops the run before
  * it comes into a weight. */
+#include "runtime/cpu/product.h"
 #include "runtime/facade/facade.h"
 #include "tests/support/tiny.h"
 #include "tests/test.h"
@@ -262,6 +263,59 @@ static void test_product_on_places(void)
     }
 }
 
+/* ---- An embedding that is the last layer, too ------------------------------------------------ */
+
+enum { WORDS = 10923, WIDTH = 768, TOKENS = 4 };
+
+static void train_words(const char *model, const struct mgpu_options *o, double *w, int64_t *bytes)
+{
+    struct mgpu_step_result s;
+    struct mgpu_trainer *t;
+    CHECK_OK(mgpu_trainer_new(&t, model, o));
+    const int64_t *b = mgpu_team_rank(t->team, 0)->bytes;
+    *bytes = b[MGPU_BUFFER_GRADIENTS] + b[MGPU_BUFFER_ARENA];
+    while (mgpu_step(t, &s) > 0)
+        ;
+    CHECK_OK(mgpu_weight_read(t, "words", w, (int64_t)WORDS * WIDTH));
+    mgpu_trainer_free(t);
+}
+
+/* Its gradient is the product's, and what comes back to the words that are read; one is twice, one
+ * by its place from the end. */
+static void test_words(void)
+{
+    enum { COUNT = WORDS * WIDTH };
+    const int64_t ids[4 * TOKENS] = {0, 7, 7, -1, 3, 5, 72, 900, 10922, 8, 1, 0, 71, 4000, 2, 7};
+    const char *model = tiny_model("input x int64 N 4\n"
+                                   "init words float 10923 768 = normal 0.02\n"
+                                   "init m float 768 768 = normal 0.05\n"
+                                   "e = Gather(words, x) axis=0\nh = MatMul(e, m)\n"
+                                   "t = Transpose(words) perm=[1, 0]\ny = MatMul(h, t)\n"
+                                   "output y float N 4 10923\n");
+    double *w = mgpu_xcalloc(2 * COUNT, sizeof *w), off = 0;
+    int64_t bytes[2];
+    for (int adam = 0; adam < 2; adam++) {
+        struct mgpu_options o =
+            options(tiny_list(tiny_data("x", MGPU_INT64, 2, (int64_t[]){4, TOKENS}, ids),
+                              tiny_noise("label", 2, 3, (int64_t[]){4, TOKENS, WORDS}), NULL),
+                    "cpu:0");
+        o.optimizer = adam ? "adam,lr=0.01,eps=0.01" : "sgd,lr=1,momentum=0.9";
+        o.batch = 4;
+        o.epochs = 2;
+        for (int kept = 0; kept < 2; kept++) {
+            o.gradients = kept;
+            train_words(model, &o, w + kept * COUNT, &bytes[kept]);
+        }
+        off = 0;
+        for (int k = 0; k < COUNT; k++)
+            off = fmax(off, fabs(w[k] - w[COUNT + k]));
+        CHECK_(off <= 1e-5, "%s: off by %g", o.optimizer, off);
+        CHECK(bytes[1] > COUNT * 4);
+        CHECK(bytes[0] < COUNT || !mgpu_cpu_has_product());
+    }
+    free(w);
+}
+
 /* ---- What is not finite ---------------------------------------------------------------------- */
 
 /* The loss is finite, the gradient of v is not: it is multiplied by 1e20 twice. c, whose gradient
@@ -341,6 +395,7 @@ int main(void)
     test_product();
     test_product_on_ranks();
     test_product_on_places();
+    test_words();
     for (int d = 0; d < 2; d++)
         test_product_stops(ranks_of[d]);
     test_stops();

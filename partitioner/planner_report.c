@@ -100,8 +100,10 @@ static void list_devices(struct make *m)
     for (int i = 0; i < n; i++)
         name[i] = t->device[device[i]].name;
     mgpu_plan_file_devices(m->plan, n, name);
+    const int64_t *rank = mgpu_planner_rank_memory(m->p, m->chosen);
     for (int i = 0; i < n; i++)
-        m->plan->predicted.memory_bytes[i] = m->chosen->memory[device[i]];
+        m->plan->predicted.memory_bytes[i] =
+            rank && i < used ? rank[i] : m->chosen->memory[device[i]];
     m->plan->replicas = m->chosen->replicas;
     m->plan->places = m->places.count;
 }
@@ -283,8 +285,8 @@ static void span_of_transfer(const struct make *m, const struct mgpu_event *e, s
     const char *peer = m->p->planned->topology->device[e->peer].name;
     s->lane = MGPU_LANE_COMMUNICATION;
     s->key = "";
-    if (e->activity == MGPU_ACTIVITY_SUM) {
-        s->what = s->label = "all-reduce";
+    if (e->activity == MGPU_ACTIVITY_SUM || e->activity == MGPU_ACTIVITY_GATHER) {
+        s->what = s->label = e->activity == MGPU_ACTIVITY_SUM ? "all-reduce" : "all-gather";
         return;
     }
     s->what = "send";

@@ -3,6 +3,7 @@
 #include "partitioner/plan_file.h"
 #include "partitioner/predict.h"
 #include "partitioner/report.h"
+#include "runtime/base/file_name.h"
 #include "runtime/base/resident.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
@@ -181,6 +182,11 @@ static int verify(struct verify *v, struct mgpu_options *o,
                   const struct mgpu_partition_options *partition)
 {
     struct mgpu_plan_file *file;
+    if (mgpu_has_extension(v->plan, ".onnx"))
+        return mgpu_fail(MGPU_EUSAGE,
+                         "--verify %s: an annotated model holds no predictions; give the plan "
+                         "that --plan PLAN.json writes",
+                         v->plan);
     MGPU_TRY(mgpu_plan_file_read(&file, v->plan));
     o->plan = v->plan;
     o->batch = o->batch > 0 ? o->batch : file->batch;

@@ -278,6 +278,26 @@ static void test_verify(void)
     unlink(build_path("plan.json"));
 }
 
+/* Each replica has a rank of its own on the device that has the weights: what each of them needs is
+ * predicted, though one device has them all. */
+static void test_verify_weights(void)
+{
+    CHECK_RUN("two.onnx --batch 64 --devices cpu:0,cpu:1 --strategy data --weights-on cpu:0 "
+              "--plan plan.json --annotate annotated.onnx");
+    struct mgpu_plan_file *p = read_plan("plan.json");
+    CHECK(p && p->replicas == 2 && p->places == 2);
+    CHECK_RUN("two.onnx --verify plan.json --json");
+    struct json_object *o = json_tokener_parse(out);
+    for (int i = 0; p && o && i < 4; i++)
+        CHECK_NEAR(number_in(o, "memory_bytes", p->label[i], "measured"),
+                   (double)p->predicted.memory_bytes[i], 0.5);
+    json_object_put(o);
+    mgpu_plan_file_free(p);
+    CHECK_REFUSED("two.onnx --verify annotated.onnx", 2, "holds no predictions");
+    unlink(build_path("plan.json"));
+    unlink(build_path("annotated.onnx"));
+}
+
 /* By how many ranks nodes that see `shape` were measured at a time. */
 static int measured_with(struct json_object *profile, int ranks, const char *shape)
 {
@@ -707,6 +727,7 @@ int main(void)
     test_norm_sums("--weights-on cuda:0");
     test_norm_sums("--weights-on cuda:1");
     test_verify();
+    test_verify_weights();
     test_measure();
     test_precision();
     test_kinds();

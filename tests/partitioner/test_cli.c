@@ -548,6 +548,10 @@ static void test_refused(void)
     make_onnx_file(build_path("line.onnx"), "input x float N 4\ninit W float 4 4 = .5\n"
                                             "y = MatMul(x, W)\noutput y float N 4\n");
     CHECK_REFUSED("line.onnx --devices 2xcpu --batch 4 --strategy stacked", 1, "no equal towers");
+    CHECK_REFUSED(TWO "--strategy hybrid", 1, "4 devices or more, and there are 2");
+    CHECK_REFUSED("two.onnx --devices 1xcpu --batch 64 --strategy data", 1, "there is 1");
+    CHECK_REFUSED("two.onnx --devices 4xcpu --batch 64 --strategy hybrid --pin p=cpu:0", 1,
+                  "'p' is pinned to cpu:0");
     CHECK_REFUSED("two.onnx --devices 8xh100-nvlink --measure", 2, "are not here");
     CHECK_REFUSED("two.onnx --verify plan.json --html x", 2, "--verify");
     CHECK(!exists("no.json"));

@@ -325,6 +325,23 @@ static void list_spans(struct make *m)
     planned->report.spans = n;
 }
 
+/* What one device with all weights saves the others, and what it costs. */
+static const char *weights_text(const struct mgpu_planner *p, const struct mgpu_candidate *c)
+{
+    char states[MGPU_UNIT_TEXT], moved[MGPU_UNIT_TEXT];
+    int64_t bytes = 0;
+    if (p->weights_on < 0)
+        return "";
+    for (int i = 0; i < c->graph->params; i++)
+        bytes += c->graph->param[i].state_bytes;
+    return mgpu_arena_format(
+        p->planned->arena,
+        "weights on %s: %s of optimizer state are only there, not on each device "
+        "that computes; %s are moved a step",
+        p->label[p->weights_on], mgpu_bytes_text(states, bytes),
+        mgpu_bytes_text(moved, c->bytes_moved));
+}
+
 void mgpu_planner_report(struct mgpu_planner *p, const struct mgpu_search_result *result)
 {
     struct make m = {
@@ -343,4 +360,5 @@ void mgpu_planner_report(struct mgpu_planner *p, const struct mgpu_search_result
     planned->report.training = mgpu_arena_string(planned->arena, p->model->training);
     planned->report.placement =
         mgpu_arena_string(planned->arena, result->placement ? result->placement : "");
+    planned->report.weights = weights_text(p, m.chosen);
 }

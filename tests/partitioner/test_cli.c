@@ -169,6 +169,7 @@ static void test_metrics(void)
 static void test_weights_on(void)
 {
     CHECK_RUN(TWO "--strategy data --weights-on cpu:0 --plan plan.json");
+    CHECK(strstr(out, "of optimizer state are only there"));
     CHECK(strstr(out, "cpu:0#1,cpu:0#2: 2 weights; "));
     struct mgpu_plan_file *p = read_plan("plan.json");
     CHECK(p && p->devices == 4 && p->replicas == 2 && p->places == 2 &&

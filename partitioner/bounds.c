@@ -171,12 +171,13 @@ static void bound_sums(struct mgpu_bounds *b, const struct mgpu_flow *f,
     double first = INFINITY, bytes = 0;
     b->sums = 0;
     for (int p = 0; mgpu_sums_gradients(r) && p < f->params; p++) {
-        if (f->param[p].complete < 0)
+        double summed = (double)(f->param[p].bytes - f->param[p].product_bytes);
+        if (f->param[p].complete < 0 || summed <= 0)
             continue;
         double whole = end[f->param[p].complete];
         first = fmin(first, whole);
-        bytes += (double)f->param[p].bytes;
-        b->sums = fmax(b->sums, whole + least_sum(r, (double)f->param[p].bytes));
+        bytes += summed;
+        b->sums = fmax(b->sums, whole + least_sum(r, summed));
     }
     if (bytes > 0)
         b->sums = fmax(b->sums, first + least_sum(r, bytes / r->ranks));

@@ -21,7 +21,7 @@ static void fill_placement(const struct mgpu_search_run *run, struct mgpu_candid
 static void add_event(const struct mgpu_flow *f, struct mgpu_event *e,
                       const struct mgpu_transfer *t)
 {
-    *e = (struct mgpu_event){.activity = MGPU_ACTIVITY_SUM,
+    *e = (struct mgpu_event){.activity = t->gathers ? MGPU_ACTIVITY_GATHER : MGPU_ACTIVITY_SUM,
                              .device = t->from,
                              .peer = t->to,
                              .task = -1,

@@ -134,6 +134,25 @@ static int settle_times(struct mgpu_search_run *run)
     return rc;
 }
 
+/* Why nothing of the strategy that was asked for was tried: placements are not, where dividing the
+ * batch is refused already. */
+static int fail_untried(const struct mgpu_search_run *run, const char *only)
+{
+    bool hybrid = !strcmp(only, "hybrid");
+    int least = hybrid ? 4 : 2;
+    if (!strcmp(only, "stacked"))
+        return mgpu_fail(MGPU_EINVALID, "strategy 'stacked': the model has no equal towers that "
+                                        "share weights");
+    if (run->devices < least)
+        return mgpu_fail(MGPU_EINVALID, "strategy '%s' is for %d devices or more, and %s %d", only,
+                         least, run->devices == 1 ? "there is" : "there are", run->devices);
+    for (int i = 0; hybrid && i < run->tries; i++)
+        if (run->tried[i].tactic == MGPU_TACTIC_DATA && run->tried[i].refused)
+            return mgpu_fail(MGPU_EINVALID, "strategy '%s': %s", only, run->tried[i].refused);
+    return mgpu_fail(MGPU_EINVALID, "no plan of strategy '%s' for this model and these devices",
+                     only);
+}
+
 /* What stands in the way of the plan that comes closest. */
 static int fail_infeasible(const struct mgpu_search_run *run)
 {
@@ -145,12 +164,8 @@ static int fail_infeasible(const struct mgpu_search_run *run)
             (!best || mgpu_tried_less(t, best)))
             best = t;
     }
-    if (!best && only && !strcmp(only, "stacked"))
-        return mgpu_fail(MGPU_EINVALID, "strategy 'stacked': the model has no equal towers that "
-                                        "share weights");
     if (!best)
-        return mgpu_fail(MGPU_EINVALID, "no plan of strategy '%s' for this model and these devices",
-                         only ? only : "any");
+        return fail_untried(run, only ? only : "any");
     if (best->refused)
         return mgpu_fail(MGPU_EINVALID, "strategy '%s': %s", mgpu_tactic_name(best->tactic),
                          best->refused);

@@ -89,8 +89,12 @@ static void join_params(struct builder *b)
                 }
         }
         b->param[list[i].param] = g->params - 1;
-        g->param[g->params - 1].bytes += f->param[list[i].param].bytes;
-        g->param[g->params - 1].state_bytes += f->param[list[i].param].state_bytes;
+        struct mgpu_shared *into = &g->param[g->params - 1];
+        const struct mgpu_flow_param *from = &f->param[list[i].param];
+        into->bytes += from->bytes;
+        into->state_bytes += from->state_bytes;
+        into->product_bytes += from->product_bytes;
+        into->factor_bytes += from->factor_bytes;
     }
 }
 

@@ -47,7 +47,8 @@ static double sums_ms(const struct mgpu_candidate *c, double *exposed)
     double all = 0, last = 0, tasks = 0;
     for (int i = 0; i < c->events; i++) {
         const struct mgpu_event *e = &c->event[i];
-        if (e->activity == MGPU_ACTIVITY_SUM && e->device == 0) {
+        bool joint = e->activity == MGPU_ACTIVITY_SUM || e->activity == MGPU_ACTIVITY_GATHER;
+        if (joint && e->device == 0) {
             all += e->end_ms - e->start_ms;
             last = fmax(last, e->end_ms);
         }

@@ -26,7 +26,7 @@ static int check_task(const struct mgpu_task_graph *g, int index, int kinds)
 static int check_param(const struct mgpu_task_graph *g, int index)
 {
     const struct mgpu_shared *p = &g->param[index];
-    if (p->bytes < 0 || p->state_bytes < 0)
+    if (p->bytes < 0 || p->state_bytes < 0 || p->factor_bytes < 0 || p->product_bytes < 0)
         return mgpu_fail(MGPU_EINVALID, "parameter %d has negative bytes", index);
     for (int i = 0; i < p->groups; i++)
         if (p->group[i] < 0 || p->group[i] >= g->groups)
@@ -191,6 +191,8 @@ static void number_params(struct mgpu_flow *f)
         int n = param_groups(f, p, f->param_group + used);
         f->param[i] = (struct mgpu_flow_param){.bytes = p->bytes,
                                                .state_bytes = p->state_bytes,
+                                               .product_bytes = p->product_bytes,
+                                               .factor_bytes = p->factor_bytes,
                                                .trained = p->trained,
                                                .first = used,
                                                .groups = n,

@@ -32,6 +32,7 @@ struct mgpu_flow_tensor { /* what a task sends to others, once a device */
 
 struct mgpu_flow_param {
     int64_t bytes, state_bytes;
+    int64_t product_bytes, factor_bytes; /* as in mgpu_shared */
     bool trained;
     int home; /* group whose device owns it, for its update stands there; -1: it has tasks of its
                * own (group -1) and may be owned by any device */

@@ -6,6 +6,7 @@
 #include "runtime/base/status.h"
 #include "runtime/mgpu.h"
 
+#include <malloc.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -93,10 +94,22 @@ static int write_results(const struct mgpu_partition *p, const struct mgpu_parti
     return 0;
 }
 
+/* The search makes task graphs of some MiB and forgets them again; their pages are not given back
+ * each time. What is run here for its time gets them as a training would. */
+static void keep_pages(void)
+{
+    enum { MUCH = 1 << 30, TOP = 64 << 20 };
+    mallopt(M_MMAP_THRESHOLD, MUCH);
+    mallopt(M_TRIM_THRESHOLD, MUCH);
+    mallopt(M_TOP_PAD, TOP);
+}
+
 static int plan(const struct mgpu_partition_command *c)
 {
     struct mgpu_partition *p;
     bool print = c->json || (c->plan && !strcmp(c->plan, "-"));
+    if (!c->partition.measure)
+        keep_pages();
     MGPU_TRY(check_results(c));
     MGPU_TRY(mgpu_partition_new(&p, c->model, &c->options, &c->partition));
     int rc = write_results(p, c);

@@ -22,15 +22,19 @@ static int plan_bytes(struct mgpu_planner *p, const struct mgpu_plan_file *file,
                       int64_t *bytes)
 {
     struct mgpu_plan *plan;
-    struct mgpu_planner_code code = {.memory = bytes};
     int rc = 0;
     MGPU_TRY(mgpu_plan_from_file(&plan, file));
+    int64_t *rank = MGPU_NEW_ARRAY(p->planned->arena, int64_t, plan->replicas * plan->places);
+    struct mgpu_planner_code code = {.memory = bytes, .rank = rank};
     memset(bytes, 0, sizeof *bytes * (size_t)p->planned->topology->devices);
     for (int place = 0; place < plan->places && rc == 0; place++) {
         struct mgpu_memory one = {0};
         rc = compiled_memory(p, plan, place, device[place], &one);
-        for (int r = 0; r < plan->replicas; r++)
-            bytes[device[r * plan->places + place]] += one.total - (r ? one.shared : 0);
+        for (int r = 0; r < plan->replicas; r++) {
+            int k = r * plan->places + place;
+            rank[k] = one.total - (r ? one.shared : 0);
+            bytes[device[k]] += rank[k];
+        }
         code.code.instructions += plan->replicas * one.code.instructions;
         code.code.primitives += plan->replicas * one.code.primitives;
         code.code.products |= one.code.products;
@@ -55,17 +59,31 @@ int mgpu_planner_memory(void *context, const struct mgpu_candidate *c, int64_t *
     return rc;
 }
 
+static const struct mgpu_planner_code *code_of(const struct mgpu_planner *p,
+                                               const struct mgpu_candidate *c)
+{
+    for (int i = 0; i < p->codes; i++)
+        if (p->code[i].memory == c->memory)
+            return &p->code[i];
+    return NULL;
+}
+
+const int64_t *mgpu_planner_rank_memory(const struct mgpu_planner *p,
+                                        const struct mgpu_candidate *c)
+{
+    const struct mgpu_planner_code *code = code_of(p, c);
+    return code ? code->rank : NULL;
+}
+
 int64_t mgpu_planner_resident(const struct mgpu_planner *p, const struct mgpu_candidate *c)
 {
     int64_t buffers = 0;
     struct stat file;
-    int i = 0;
-    while (i < p->codes && p->code[i].memory != c->memory)
-        i++;
-    if (i == p->codes || stat(p->model->path, &file) < 0)
+    const struct mgpu_planner_code *code = code_of(p, c);
+    if (!code || stat(p->model->path, &file) < 0)
         return 0;
     for (int d = 0; d < p->planned->topology->devices; d++)
         buffers += c->memory[d];
     return mgpu_memory_resident(buffers, c->replicas * c->graph->input_bytes, file.st_size,
-                                &p->code[i].code);
+                                &code->code);
 }

@@ -29,6 +29,7 @@ struct mgpu_planner_graph {
 /* What the ranks of a candidate that was compiled run. */
 struct mgpu_planner_code {
     const int64_t *memory; /* the candidate's */
+    const int64_t *rank;   /* bytes by rank of its plan; several may be on one device */
     struct mgpu_memory_code code;
 };
 
@@ -71,6 +72,10 @@ struct mgpu_plan_file *mgpu_planner_plan(struct mgpu_planner *planner,
 
 /* The search's `memory`: candidates on CPUs are compiled; `context` is the planner. */
 int mgpu_planner_memory(void *context, const struct mgpu_candidate *candidate, int64_t *bytes);
+
+/* Bytes by rank of the candidate's plan; NULL: it was not compiled. */
+const int64_t *mgpu_planner_rank_memory(const struct mgpu_planner *planner,
+                                        const struct mgpu_candidate *candidate);
 
 /* The plan's model, batch and strategy: with them it can be run. */
 void mgpu_planner_describe(const struct mgpu_planner *planner,

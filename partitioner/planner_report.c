@@ -100,8 +100,10 @@ static void list_devices(struct make *m)
     for (int i = 0; i < n; i++)
         name[i] = t->device[device[i]].name;
     mgpu_plan_file_devices(m->plan, n, name);
+    const int64_t *rank = mgpu_planner_rank_memory(m->p, m->chosen);
     for (int i = 0; i < n; i++)
-        m->plan->predicted.memory_bytes[i] = m->chosen->memory[device[i]];
+        m->plan->predicted.memory_bytes[i] =
+            rank && i < used ? rank[i] : m->chosen->memory[device[i]];
     m->plan->replicas = m->chosen->replicas;
     m->plan->places = m->places.count;
 }
@@ -283,8 +285,8 @@ static void span_of_transfer(const struct make *m, const struct mgpu_event *e, s
     const char *peer = m->p->planned->topology->device[e->peer].name;
     s->lane = MGPU_LANE_COMMUNICATION;
     s->key = "";
-    if (e->activity == MGPU_ACTIVITY_SUM) {
-        s->what = s->label = "all-reduce";
+    if (e->activity == MGPU_ACTIVITY_SUM || e->activity == MGPU_ACTIVITY_GATHER) {
+        s->what = s->label = e->activity == MGPU_ACTIVITY_SUM ? "all-reduce" : "all-gather";
         return;
     }
     s->what = "send";
@@ -323,6 +325,23 @@ static void list_spans(struct make *m)
     planned->report.spans = n;
 }
 
+/* What one device with all weights saves the others, and what it costs. */
+static const char *weights_text(const struct mgpu_planner *p, const struct mgpu_candidate *c)
+{
+    char states[MGPU_UNIT_TEXT], moved[MGPU_UNIT_TEXT];
+    int64_t bytes = 0;
+    if (p->weights_on < 0)
+        return "";
+    for (int i = 0; i < c->graph->params; i++)
+        bytes += c->graph->param[i].state_bytes;
+    return mgpu_arena_format(
+        p->planned->arena,
+        "weights on %s: %s of optimizer state are only there, not on each device "
+        "that computes; %s are moved a step",
+        p->label[p->weights_on], mgpu_bytes_text(states, bytes),
+        mgpu_bytes_text(moved, c->bytes_moved));
+}
+
 void mgpu_planner_report(struct mgpu_planner *p, const struct mgpu_search_result *result)
 {
     struct make m = {
@@ -341,4 +360,5 @@ void mgpu_planner_report(struct mgpu_planner *p, const struct mgpu_search_result
     planned->report.training = mgpu_arena_string(planned->arena, p->model->training);
     planned->report.placement =
         mgpu_arena_string(planned->arena, result->placement ? result->placement : "");
+    planned->report.weights = weights_text(p, m.chosen);
 }

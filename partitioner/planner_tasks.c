@@ -98,11 +98,13 @@ static bool has_cpus(const struct mgpu_topology *t)
 }
 
 /* The nodes that a step runs (blocks of channels are for CPUs); as the model has them where one
- * that is pinned would have become a part of another. */
+ * that is pinned would have become a part of another. Where one device has the weights gradients go
+ * there as they are. */
 static int build_graph(struct mgpu_planner *p, int variant, int64_t batch, struct mgpu_graph **g)
 {
     MGPU_TRY(p->model->graph(g, p->model->context, batch, p->variant[variant]));
     int rc = 0;
+    (*g)->updates_early &= p->weights_on < 0;
     if (has_cpus(p->planned->topology))
         rc = mgpu_optimize(*g, &mgpu_backend_cpu);
     else

@@ -203,6 +203,7 @@ struct mgpu_simulator_state {
     double *least; /* by position: ms on its best device */
     double *host;  /* by device: ms before its first task */
     double *slow;  /* by device: how much longer tasks take beside sums */
+    double *copy;  /* by device: the part of it that copies what arrives */
 };
 
 static double interference(const struct mgpu_replica *r, int device)
@@ -211,6 +212,17 @@ static double interference(const struct mgpu_replica *r, int device)
     for (uint64_t kinds = r->kinds[device]; kinds; kinds &= kinds - 1)
         worst = later(worst, r->topology->kind[__builtin_ctzll(kinds)].interference);
     return worst;
+}
+
+/* Of a CPU device one core, of a GPU nothing; of a device and its counterparts the most. */
+static double copying(const struct mgpu_replica *r, int device)
+{
+    double most = 0;
+    for (uint64_t kinds = r->kinds[device]; kinds; kinds &= kinds - 1) {
+        int threads = r->topology->kind[__builtin_ctzll(kinds)].threads;
+        most = later(most, threads ? 1.0 / threads : 0);
+    }
+    return most;
 }
 
 /* Tasks' times on their best device. Neighbours are mostly of one kind and looked at once. */
@@ -259,11 +271,13 @@ struct mgpu_simulator *mgpu_simulator_new(const struct mgpu_flow *flow,
     st->least = MGPU_NEW_ARRAY(arena, double, flow->tasks);
     st->host = MGPU_NEW_ARRAY(arena, double, devices);
     st->slow = MGPU_NEW_ARRAY(arena, double, devices);
+    st->copy = MGPU_NEW_ARRAY(arena, double, devices);
     fill_least(flow, replica, st->least);
     s->host_ms = devices ? INFINITY : 0;
     for (int d = 0; d < devices; d++) {
         st->host[d] = mgpu_host_of(flow, replica, d);
         st->slow[d] = interference(replica, d);
+        st->copy[d] = copying(replica, d);
         if (replica->kinds[d])
             s->host_ms = fmin(s->host_ms, st->host[d]);
     }
@@ -335,6 +349,7 @@ static double send(struct mgpu_simulator *s, struct mgpu_transfer what, double w
     double *free_at = &st->channel_free[l->channel];
     double start = later(when, *free_at);
     *free_at = start + ms;
+    st->device_free[what.to] += ms * st->copy[what.to];
     what.start = start;
     what.end = start + ms + l->latency_ms;
     add_transfer(s, what);
@@ -357,7 +372,7 @@ static void send_parameters(struct mgpu_simulator *s, const struct mgpu_assignme
             if (st->sent[to] != stamp) {
                 st->sent[to] = stamp;
                 st->arrival[to] =
-                    send(s, (struct mgpu_transfer){-1, i, a->owner[i], to, p->bytes, 0, 0}, 0);
+                    send(s, (struct mgpu_transfer){-1, i, a->owner[i], to, p->bytes, 0, 0, 0}, 0);
             }
             st->group_ready[group] = later(st->group_ready[group], st->arrival[to]);
         }
@@ -376,29 +391,70 @@ static void count_pending(struct mgpu_simulator *s, const struct mgpu_assignment
     }
 }
 
+/* What a device and its counterparts do together when all have come so far, after what they did
+ * before; returns its end. */
+static double communicate(struct mgpu_simulator *s, struct mgpu_transfer what, double ready,
+                          double ms)
+{
+    struct mgpu_simulator_state *st = s->state;
+    what.start = later(st->sum_free[what.from], ready);
+    what.end = st->sum_free[what.from] = what.start + ms;
+    st->sum_ms[what.from] += ms;
+    add_transfer(s, what);
+    return what.end;
+}
+
+static void hold_updates(struct mgpu_simulator *s, int param, double until)
+{
+    const struct mgpu_flow *f = s->flow;
+    const struct mgpu_flow_param *p = &f->param[param];
+    for (int k = p->update; k < p->update + p->updates; k++) {
+        double *ready = &s->state->ready[f->param_update[k]];
+        *ready = later(*ready, until);
+    }
+}
+
 /* Sums the open bucket of a device with its counterparts'; the updates wait for that. */
 static void close_bucket(struct mgpu_simulator *s, int device)
 {
-    const struct mgpu_flow *f = s->flow;
     struct mgpu_simulator_state *st = s->state;
-    double ms = mgpu_all_reduce_ms(&s->replica->sum[device], (double)st->bucket_bytes[device]);
-    double start = later(st->sum_free[device], st->bucket_ready[device]);
-    st->sum_free[device] = start + ms;
-    st->sum_ms[device] += ms;
+    struct mgpu_transfer sum = {
+        .tensor = -1, .param = -1, .from = device, .to = device, .bytes = st->bucket_bytes[device]};
+    double ms = mgpu_all_reduce_ms(&s->replica->sum[device], (double)sum.bytes);
+    double end = communicate(s, sum, st->bucket_ready[device], ms);
     for (int p = st->bucket[device]; p >= 0; p = st->next[p])
-        for (int k = f->param[p].update; k < f->param[p].update + f->param[p].updates; k++) {
-            double *ready = &st->ready[f->param_update[k]];
-            *ready = later(*ready, start + ms);
-        }
-    add_transfer(s, (struct mgpu_transfer){-1, -1, device, device, st->bucket_bytes[device], start,
-                                           start + ms});
+        hold_updates(s, p, end);
     s->moved += 2 * (s->replica->replicas - 1) * st->bucket_bytes[device];
     st->bucket[device] = -1;
     st->bucket_bytes[device] = 0;
     st->bucket_ready[device] = 0;
 }
 
-/* The gradient of parameter `p` is whole on its owner. */
+static bool is_summed(const struct mgpu_flow_param *p)
+{
+    return !p->factor_bytes || p->bytes > p->product_bytes;
+}
+
+/* Of the replicas in all. There are two factors. */
+static double gather_ms(const struct mgpu_replica *r, const struct mgpu_flow_param *p, int device)
+{
+    double all = (double)p->factor_bytes * r->replicas;
+    return p->factor_bytes ? 2 * mgpu_all_gather_ms(&r->sum[device], all / 2) : 0;
+}
+
+/* Every replica gets the factors of all. */
+static void gather(struct mgpu_simulator *s, int device, int p)
+{
+    const struct mgpu_flow_param *param = &s->flow->param[p];
+    int64_t all = s->replica->replicas * param->factor_bytes;
+    struct mgpu_transfer what = {
+        .tensor = -1, .param = -1, .from = device, .to = device, .bytes = all, .gathers = true};
+    double ms = gather_ms(s->replica, param, device);
+    hold_updates(s, p, communicate(s, what, s->whole[p], ms));
+    s->moved += (s->replica->replicas - 1) * all;
+}
+
+/* The gradient of parameter `p` is whole on its owner, or its factors are there. */
 static void complete(struct mgpu_simulator *s, const struct mgpu_assignment *a, int p)
 {
     const struct mgpu_flow_param *param = &s->flow->param[p];
@@ -410,11 +466,16 @@ static void complete(struct mgpu_simulator *s, const struct mgpu_assignment *a, 
     for (int k = param->update; k < param->update + param->updates; k++)
         whole = later(whole, st->ready[s->flow->param_update[k]]);
     s->whole[p] = whole;
-    st->bucket_ready[owner] = later(st->bucket_ready[owner], whole);
-    st->bucket_bytes[owner] += param->bytes;
-    st->next[p] = st->bucket[owner];
-    st->bucket[owner] = p;
-    if (!--st->pending[owner] || st->bucket_bytes[owner] >= s->replica->bucket_bytes)
+    if (param->factor_bytes)
+        gather(s, owner, p);
+    if (is_summed(param)) {
+        st->bucket_ready[owner] = later(st->bucket_ready[owner], whole);
+        st->bucket_bytes[owner] += param->bytes - param->product_bytes;
+        st->next[p] = st->bucket[owner];
+        st->bucket[owner] = p;
+    }
+    bool last = !--st->pending[owner];
+    if (st->bucket[owner] >= 0 && (last || st->bucket_bytes[owner] >= s->replica->bucket_bytes))
         close_bucket(s, owner);
 }
 
@@ -450,8 +511,9 @@ static void deliver(struct mgpu_simulator *s, int from)
             double there = s->end[from];
             if (crosses(s, from, f->use[k])) {
                 if (st->sent[to] != stamp)
-                    st->arrival[to] = send(
-                        s, (struct mgpu_transfer){i, -1, s->at[from], to, t->bytes, 0, 0}, there);
+                    st->arrival[to] =
+                        send(s, (struct mgpu_transfer){i, -1, s->at[from], to, t->bytes, 0, 0, 0},
+                             there);
                 st->sent[to] = stamp;
                 there = st->arrival[to];
             }
@@ -479,13 +541,10 @@ static double end_of(const struct mgpu_simulator *s, int position, int at, doubl
 static void sum_output(struct mgpu_simulator *s, int position, int at)
 {
     const struct mgpu_flow_task *t = &s->flow->task[position];
-    struct mgpu_simulator_state *st = s->state;
-    double bytes = (double)t->sum_bytes / t->sums,
-           start = later(s->end[position], st->sum_free[at]);
-    double ms = t->sums * mgpu_all_reduce_ms(&s->replica->sum[at], bytes);
-    s->end[position] = st->sum_free[at] = start + ms;
-    st->sum_ms[at] += ms;
-    add_transfer(s, (struct mgpu_transfer){-1, -1, at, at, t->sum_bytes, start, start + ms});
+    struct mgpu_transfer sum = {
+        .tensor = -1, .param = -1, .from = at, .to = at, .bytes = t->sum_bytes};
+    double ms = t->sums * mgpu_all_reduce_ms(&s->replica->sum[at], (double)t->sum_bytes / t->sums);
+    s->end[position] = communicate(s, sum, s->end[position], ms);
     s->moved += 2 * (s->replica->replicas - 1) * t->sum_bytes;
 }
 
@@ -555,8 +614,10 @@ double mgpu_sums_end(const struct mgpu_simulator *s, int64_t bucket_bytes)
     for (int i = 0; i < f->completions; i++) {
         int p = f->completion[i];
         ready = later(ready, s->whole[p]);
-        bytes += f->param[p].bytes;
-        if (bytes < bucket_bytes && i + 1 < f->completions)
+        if (f->param[p].factor_bytes)
+            end = later(end, s->whole[p]) + gather_ms(s->replica, &f->param[p], 0);
+        bytes += f->param[p].bytes - f->param[p].product_bytes;
+        if (!bytes || (bytes < bucket_bytes && i + 1 < f->completions))
             continue;
         end = later(end, ready) + mgpu_all_reduce_ms(&s->replica->sum[0], (double)bytes);
         bytes = 0;

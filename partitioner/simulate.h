@@ -1,11 +1,13 @@
 /* One training step on devices and links, as it would run.
  *
  * Each device runs its tasks in the order of the flow, each as soon as its inputs are there; a
- * tensor goes once to each device that needs it, and the transfers of one channel take turns. The
+ * tensor goes once to each device that needs it, and the transfers of one channel take turns. What
+ * arrives at a CPU device one of its cores copies, which does nothing else meanwhile. The
  * parameters that several devices use start at their owner and are sent to the others. With several
  * replicas the gradients of a device are summed with those of its counterparts, in buckets, one
- * after the other beside the backward tasks; with r_k the time at which bucket k is whole and a_j
- * what bucket j takes, the sums end at max_k(r_k + sum_{j>=k} a_j).
+ * after the other beside the backward tasks (or their factors are gathered, where that is said);
+ * with r_k the time at which bucket k is whole and a_j what bucket j takes, the sums end at
+ * max_k(r_k + sum_{j>=k} a_j).
  *
  * All of it is sums and maxima of durations in an order that durations do not change: a step never
  * gets longer because a device or a link got faster. What is left out only shortens it, so a
@@ -70,6 +72,7 @@ struct mgpu_transfer {
     int from, to;      /* of a sum: the device, twice */
     int64_t bytes;
     double start, end; /* ms */
+    bool gathers;      /* factors, in place of a sum */
 };
 
 struct mgpu_simulator {

@@ -50,6 +50,9 @@ struct mgpu_shared { /* a parameter */
     const char *name;
     int64_t bytes, state_bytes; /* of the value; of the optimizer's state */
     bool trained;
+    int64_t product_bytes; /* of the value: whose gradient replicas do not sum, as all of them have
+                            * its factors; a replica's own factors are so many bytes */
+    int64_t factor_bytes;
     int groups; /* that use it; several: sent to users each step, gradients back, unless together */
     int *group;
 };

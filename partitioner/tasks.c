@@ -116,7 +116,7 @@ static int by_name(const void *a, const void *b)
  * on with it: the node that made the value whose gradient it is. */
 static const char *key_of(const struct mgpu_task_build *b, const struct mgpu_node *node)
 {
-    if (node->op == &mgpu_op_update)
+    if (mgpu_is_update(node))
         return NULL;
     if (!b->sum[node->id])
         return node->origin.output;
@@ -244,6 +244,16 @@ static void add_states(struct mgpu_task_build *b, const struct mgpu_node *update
     }
 }
 
+/* An update that makes the gradient itself, of its factors (runtime/compile/early.c). */
+static void add_product(struct mgpu_task_build *b, const struct mgpu_node *update)
+{
+    struct mgpu_shared *p = &b->t->param[b->param[update->input[MGPU_UPDATE_WEIGHT]->index]];
+    p->trained = true;
+    p->product_bytes = p->bytes;
+    p->factor_bytes = mgpu_value_bytes(update->input[MGPU_UPDATE_GRADIENT]) +
+                      mgpu_value_bytes(update->input[MGPU_UPDATE_FACTOR]);
+}
+
 /* ---- Tasks ----------------------------------------------------------------------------------- */
 
 static double time_of(const struct mgpu_task_build *b, const struct mgpu_device_kind *kind,
@@ -324,7 +334,7 @@ static const char *copied(struct mgpu_task_build *b, const char *text)
 /* The parameter that an update or the sum of a weight's gradients is for. */
 static int param_of(const struct mgpu_task_build *b, const struct mgpu_node *node)
 {
-    if (node->op == &mgpu_op_update)
+    if (mgpu_is_update(node))
         return b->param[node->input[0]->index];
     return b->param[b->gradient[node->output[0]->id]];
 }
@@ -363,8 +373,10 @@ static void add_task(struct mgpu_task_build *b, int n)
     task->name = copied(b, node->origin.name);
     task->type = copied(b, node->origin.type);
     task->op_class = mgpu_class_of(node->op);
-    if (node->op == &mgpu_op_update)
+    if (mgpu_is_update(node))
         add_states(b, node);
+    if (node->op == &mgpu_op_product_update)
+        add_product(b, node);
 }
 
 static void add_tasks(struct mgpu_task_build *b)
@@ -458,7 +470,8 @@ static void add_host(const struct mgpu_task_build *b)
         if (g->parameters[i].role == MGPU_STATISTIC && g->parameters[i].next)
             b->t->rest_bytes += mgpu_value_bytes(g->parameters[i].value);
     for (int i = 0; i < b->t->params; i++)
-        gradients += b->t->param[i].trained ? b->t->param[i].bytes : 0;
+        gradients +=
+            b->t->param[i].trained ? b->t->param[i].bytes - b->t->param[i].product_bytes : 0;
     b->t->host_ms = MGPU_NEW_ARRAY(b->t->arena, double, b->topology->kinds);
     for (int k = 0; k < b->topology->kinds; k++)
         b->t->host_ms[k] =

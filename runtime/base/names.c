@@ -11,6 +11,7 @@ bool mgpu_ends_with(const char *name, const char *end)
 struct entry {
     const char *name;
     void *thing;
+    uint64_t hash; /* looked at before the name, which lies elsewhere */
 };
 
 /* Open addressing; the capacity is a power of two and at most half is used. */
@@ -36,17 +37,19 @@ static uint64_t hash(const char *name)
     return h ^ h >> 32;
 }
 
-static struct entry *place(const struct mgpu_names *names, const char *name)
+static struct entry *place(const struct mgpu_names *names, const char *name, uint64_t h)
 {
-    size_t mask = names->capacity - 1, at = hash(name) & mask;
-    while (names->entry[at].name && strcmp(names->entry[at].name, name))
-        at = (at + 1) & mask;
-    return &names->entry[at];
+    size_t mask = names->capacity - 1, at = h & mask;
+    for (;; at = (at + 1) & mask) {
+        struct entry *e = &names->entry[at];
+        if (!e->name || (e->hash == h && !strcmp(e->name, name)))
+            return e;
+    }
 }
 
 void *mgpu_names_get(const struct mgpu_names *names, const char *name)
 {
-    return names->capacity ? place(names, name)->thing : NULL;
+    return names->capacity ? place(names, name, hash(name))->thing : NULL;
 }
 
 static void enlarge(struct mgpu_names *names)
@@ -56,14 +59,15 @@ static void enlarge(struct mgpu_names *names)
     names->entry = MGPU_NEW_ARRAY(names->arena, struct entry, names->capacity);
     for (size_t i = 0; i < old.capacity; i++)
         if (old.entry[i].name)
-            *place(names, old.entry[i].name) = old.entry[i];
+            *place(names, old.entry[i].name, old.entry[i].hash) = old.entry[i];
 }
 
 void mgpu_names_set(struct mgpu_names *names, const char *name, const void *thing)
 {
     if (2 * (names->count + 1) > names->capacity)
         enlarge(names);
-    struct entry *e = place(names, name);
+    uint64_t h = hash(name);
+    struct entry *e = place(names, name, h);
     names->count += !e->name;
-    *e = (struct entry){name, (void *)thing};
+    *e = (struct entry){name, (void *)thing, h};
 }

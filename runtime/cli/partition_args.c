@@ -68,7 +68,7 @@ const struct mgpu_arg mgpu_partition_args[] = {
     TEXT("timeline", FIELD(timeline), "FILE", "the predicted step as a trace (Perfetto)"),
     TEXT("html", FIELD(html), "FILE", "graph and timeline as a page for a browser"),
     TEXT("annotate", FIELD(annotate), "FILE", "the model with ONNX multi-device annotations"),
-    TEXT("verify", FIELD(verify), "PLAN", "run a plan here: predicted beside measured"),
+    TEXT("verify", FIELD(verify), "PLAN.json", "run a plan here: predicted beside measured"),
     FLAG("list-ops", FIELD(list_ops),
          "the ONNX operators, and the core operators that they become"),
     FLAG("json", FIELD(json), "the plan as JSON on stdout, in place of the table"),

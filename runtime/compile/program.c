@@ -392,6 +392,8 @@ static int build(struct compile *c, const struct mgpu_applied *applied)
 
 int mgpu_optimize(struct mgpu_graph *g, const struct mgpu_backend *backend)
 {
+    if (g->updates_early)
+        mgpu_update_by_products(g, backend);
     if (backend->biases_apart)
         MGPU_TRY(mgpu_biases_apart(g));
     mgpu_fuse(g, backend);
@@ -410,8 +412,6 @@ int mgpu_compile(struct mgpu_program **out, struct mgpu_graph *g,
     p->arena = mgpu_arena_new();
     p->graph = g;
     p->early = g->updates_early;
-    if (p->early)
-        mgpu_update_by_products(g, options->backend);
     int rc = mgpu_optimize(g, options->backend);
     if (rc == 0 && p->early)
         mgpu_update_early(g);

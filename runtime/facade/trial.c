@@ -13,7 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WARM_UP = 3, LEAST_STEPS = 10, MOST_STEPS = 2000 };
+enum { WARM_UP = 3, LEAST_STEPS = 10, MOST_STEPS = 5000 };
+static const double WARM_UP_MS = 200, MS = 600;
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
@@ -39,12 +40,20 @@ static int step(struct mgpu_trial *trial, double *ms)
     return rc == 0 ? mgpu_fail(MGPU_EINTERNAL, "no step is left") : rc;
 }
 
-int mgpu_trial_time(struct mgpu_trial *trial, double seconds, double *typical)
+/* Until the clock, the caches and the pages are as they stay; *last: of the last step. */
+static int warm_up(struct mgpu_trial *trial, double *last)
+{
+    double start = now_ms();
+    for (int i = 0; i < MOST_STEPS && (i < WARM_UP || now_ms() - start < WARM_UP_MS); i++)
+        MGPU_TRY(step(trial, last));
+    return 0;
+}
+
+int mgpu_trial_time(struct mgpu_trial *trial, double *typical)
 {
     double ms[MOST_STEPS], last = 0;
-    for (int i = 0; i < WARM_UP; i++)
-        MGPU_TRY(step(trial, &last));
-    double fits = 1e3 * seconds / (last > 0 ? last : 1);
+    MGPU_TRY(warm_up(trial, &last));
+    double fits = MS / (last > 0 ? last : 1);
     trial->steps = fits < LEAST_STEPS ? LEAST_STEPS : fits > MOST_STEPS ? MOST_STEPS : (int)fits;
     for (int i = 0; i < trial->steps; i++)
         MGPU_TRY(step(trial, &ms[i]));
@@ -53,10 +62,10 @@ int mgpu_trial_time(struct mgpu_trial *trial, double seconds, double *typical)
     return 0;
 }
 
-int mgpu_trial_again(struct mgpu_trial *trial)
+int mgpu_trial_run(struct mgpu_trial *trial, int steps)
 {
     double ms;
-    for (int i = 0; i < trial->steps; i++)
+    for (int i = 0; i < steps; i++)
         MGPU_TRY(step(trial, &ms));
     return 0;
 }
@@ -89,7 +98,7 @@ static int settle_options(struct mgpu_trial *trial, const char *model, struct mg
     o->rows = trial->data.rows;
     o->loss = loss;
     o->shuffle = false;
-    o->epochs = WARM_UP + 2 * MOST_STEPS + 1;
+    o->epochs = 3 * MOST_STEPS + 1;
     return rc;
 }
 
@@ -124,7 +133,6 @@ static int print_plan(const struct mgpu_plan_file *plan, int fd)
 
 static int run_file(double *ms, const struct mgpu_trainer *planning, int64_t batch, int fd)
 {
-    static const double SECONDS = 1;
     struct mgpu_trial trial;
     char path[64];
     struct mgpu_options o = planning->options;
@@ -134,7 +142,7 @@ static int run_file(double *ms, const struct mgpu_trainer *planning, int64_t bat
     o.devices = o.strategy = NULL;
     int rc = mgpu_trial_new(&trial, planning->path, &o);
     if (rc == 0)
-        rc = mgpu_trial_time(&trial, SECONDS, ms);
+        rc = mgpu_trial_time(&trial, ms);
     mgpu_trial_free(&trial);
     return rc;
 }

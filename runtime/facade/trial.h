@@ -17,12 +17,13 @@ struct mgpu_trial {
 int mgpu_trial_new(struct mgpu_trial *trial, const char *model, const struct mgpu_options *options);
 void mgpu_trial_free(struct mgpu_trial *trial);
 
-/* Milliseconds of a step: the lower quartile of about `seconds` of them (at least ten) after some
- * to warm up. What else the machine does makes some longer and none shorter. */
-int mgpu_trial_time(struct mgpu_trial *trial, double seconds, double *ms);
+/* Milliseconds of a step: the lower quartile of those of 0.6 s (at least ten) after some to warm
+ * up. What else the machine does makes some longer and none shorter. Predictions and what they
+ * are compared with are taken in this one way. */
+int mgpu_trial_time(struct mgpu_trial *trial, double *ms);
 
-/* As many steps again. */
-int mgpu_trial_again(struct mgpu_trial *trial);
+/* So many steps; a few thousand at most. */
+int mgpu_trial_run(struct mgpu_trial *trial, int steps);
 
 struct mgpu_plan_file;
 /* The planner's `run` (planner.h); `context` is a trainer that plans. */

@@ -3,6 +3,7 @@
 #include "partitioner/plan_file.h"
 #include "partitioner/predict.h"
 #include "partitioner/report.h"
+#include "runtime/base/file_name.h"
 #include "runtime/base/resident.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
@@ -13,7 +14,6 @@
 #include <string.h>
 
 enum { CLASSES = 32 };
-static const double SECONDS = 2;
 
 /* Something that was predicted and measured. */
 struct pair {
@@ -55,28 +55,28 @@ static struct pair *class_of(struct verify *v, const char *name)
     return &v->class[i < CLASSES ? i : CLASSES - 1];
 }
 
-static void add_classes(struct verify *v, int rank)
+static void add_classes(struct verify *v, int rank, int steps)
 {
     const struct mgpu_program *p = program_of(v, rank);
     for (int k = 0; p && k < p->instructions; k++) {
         struct pair *c = class_of(v, mgpu_predict_class(&p->instruction[k]));
         c->predicted += mgpu_predict_ms(v->predict, p, rank, k);
-        c->measured += 1e3 * v->t->times[rank][k] / v->trial.steps;
+        c->measured += 1e3 * v->t->times[rank][k] / steps;
     }
 }
 
-/* More steps, now with a clock around each instruction. */
+/* More steps, half as many, now with a clock around each instruction. */
 static int time_instructions(struct verify *v)
 {
-    int ranks = mgpu_team_size(v->t->team);
+    int ranks = mgpu_team_size(v->t->team), steps = v->trial.steps / 2;
     v->t->times = MGPU_NEW_ARRAY(v->t->arena, double *, ranks);
     for (int r = 0; r < ranks; r++) {
         const struct mgpu_program *p = program_of(v, r);
         v->t->times[r] = MGPU_NEW_ARRAY(v->t->arena, double, p ? p->instructions : 0);
     }
-    MGPU_TRY(mgpu_trial_again(&v->trial));
+    MGPU_TRY(mgpu_trial_run(&v->trial, steps));
     for (int r = 0; r < ranks; r++)
-        add_classes(v, r);
+        add_classes(v, r, steps);
     return 0;
 }
 
@@ -172,7 +172,7 @@ static int run(struct verify *v, const struct mgpu_options *options,
     v->step = (struct pair){.name = "step_ms", .predicted = v->file->predicted.step_ms};
     MGPU_TRY(mgpu_predict_new(&v->predict, mgpu_plan_device_list(v->t), v->file->replicas,
                               v->file->places, partition->profile));
-    MGPU_TRY(mgpu_trial_time(&v->trial, SECONDS, &v->step.measured));
+    MGPU_TRY(mgpu_trial_time(&v->trial, &v->step.measured));
     take_memory(v);
     return time_instructions(v);
 }
@@ -181,6 +181,11 @@ static int verify(struct verify *v, struct mgpu_options *o,
                   const struct mgpu_partition_options *partition)
 {
     struct mgpu_plan_file *file;
+    if (mgpu_has_extension(v->plan, ".onnx"))
+        return mgpu_fail(MGPU_EUSAGE,
+                         "--verify %s: an annotated model holds no predictions; give the plan "
+                         "that --plan PLAN.json writes",
+                         v->plan);
     MGPU_TRY(mgpu_plan_file_read(&file, v->plan));
     o->plan = v->plan;
     o->batch = o->batch > 0 ? o->batch : file->batch;

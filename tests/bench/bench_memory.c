@@ -45,9 +45,10 @@ static int make_plan(const char *model, const struct mgpu_options *o)
 static int run_plan(const char *model, const struct mgpu_options *o)
 {
     struct mgpu_trial trial;
-    double ms, counters = 0;
+    enum { STEPS = 10 };
+    double counters = 0;
     MGPU_TRY(mgpu_trial_new(&trial, model, o));
-    MGPU_TRY(mgpu_trial_time(&trial, 0, &ms));
+    MGPU_TRY(mgpu_trial_run(&trial, STEPS));
     int64_t resident = mgpu_resident_bytes() - before;
     const struct mgpu_plan_file *file = trial.trainer->plan_file;
     for (int i = 0; i < file->devices; i++)

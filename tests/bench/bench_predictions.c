@@ -3,12 +3,13 @@
  *
  *     build/bench_predictions [MODEL...]        from the repository's folder, on a quiet machine
  *
- * Each model is measured first (--measure, which also runs the plan), then planned for each
- * strategy, then run (--verify); each run is a process of its own, bound to as many cores as it has
- * ranks. That is done twice, and the least of predictions and of measurements counts, as what else
- * the machine does makes both longer. A minute or two a model. The last lines say what the table
- * shows: errors of the step times, whether the strategy that is predicted to be the fastest is, and
- * memory.
+ * A plan is made (--measure, which times the operators and then runs the plan) and run at once
+ * (--verify), each in a process of its own that is bound to as many cores as the plan has ranks.
+ * All strategies of a model take turns in this, ROUNDS times, with the operators' times of the
+ * first; each round runs the plan anew for its prediction. The row is the pair whose error is the
+ * middle one: the machine's speed changes from minute to minute, for both of a pair alike. A minute
+ * or two a model. The last lines say what the table shows: errors of the step times, whether the
+ * strategy that is predicted to be the fastest is (by the least times of all rounds), and memory.
  */
 #include "tests/bench/models.h"
 #include "tests/support/make_onnx.h"
@@ -21,7 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_TEXT = 16 << 10, MODELS = 6, STRATEGIES = 4, ROUNDS = 2 };
+enum { MOST_TEXT = 16 << 10, MODELS = 6, STRATEGIES = 4, ROUNDS = 5 };
 static const char *const strategies[STRATEGIES] = {"single", "stacked", "data", "branch"};
 static const char *const names[MODELS] = {"fmnist",    "resnet20",    "lstm2",
                                           "inception", "multi-heads", "two-towers"};
@@ -29,8 +30,9 @@ static const char *const names[MODELS] = {"fmnist",    "resnet20",    "lstm2",
 struct row {
     bool there;                 /* false: the model has no such plan */
     double predicted, measured; /* ms */
-    double memory, counters;    /* bytes of all ranks */
-    double grown, resident;     /* bytes that the process grew by: predicted, measured */
+    double least_predicted, least_measured;
+    double memory, counters; /* bytes of all ranks */
+    double grown, resident;  /* bytes that the process grew by: predicted, measured */
 };
 
 struct sums {
@@ -173,6 +175,18 @@ static void read_result(struct row *r, const char *path)
     json_object_put(o);
 }
 
+/* Plans that were run are run again, operators are not. */
+static void forget_plans(const char *profile)
+{
+    struct json_object *o = json_object_from_file(profile);
+    if (!o)
+        return;
+    json_object_object_del(o, "plans");
+    json_object_to_file(profile, o);
+    json_object_put(o);
+}
+
+/* One round: predicted, then measured. */
 static void measure(struct row *r, const char *model, int64_t batch, int cores, const char *name)
 {
     char plan[256], profile[256], out[256];
@@ -180,7 +194,7 @@ static void measure(struct row *r, const char *model, int64_t batch, int cores, 
     snprintf(profile, sizeof profile, "%s/profile%d.json", folder, cores);
     snprintf(out, sizeof out, "%s/out", folder);
     const char *devices = cores == 1 ? "cpu:0" : "cpu:0,cpu:1";
-    *r = (struct row){0};
+    forget_plans(profile);
     if (run(cores, "/dev/null",
             "%s --devices %s --batch %lld --measure --profile %s --strategy %s --plan %s", model,
             devices, (long long)batch, profile, name, plan) &&
@@ -216,24 +230,42 @@ static int ranks_of(int strategy)
     return strategy < 2 ? 1 : 2;
 }
 
+static int by_error(const void *a, const void *b)
+{
+    const struct row *x = a, *y = b;
+    double ex = x->predicted / x->measured, ey = y->predicted / y->measured;
+    return (ex > ey) - (ex < ey);
+}
+
+/* The pair in the middle; memory is the same in all. */
+static struct row middle(struct row round[ROUNDS])
+{
+    double predicted = INFINITY, measured = INFINITY;
+    for (int k = 0; k < ROUNDS; k++) {
+        predicted = fmin(predicted, round[k].predicted);
+        measured = fmin(measured, round[k].measured);
+    }
+    qsort(round, ROUNDS, sizeof *round, by_error);
+    struct row row = round[ROUNDS / 2];
+    row.least_predicted = predicted;
+    row.least_measured = measured;
+    return row;
+}
+
 /* The rows of a model, one a strategy. */
 static void measure_all(struct row *row, const char *path, int64_t batch)
 {
-    for (int k = 0; k < ROUNDS; k++) {
-        char command[256];
-        snprintf(command, sizeof command, "rm -f %s/profile*.json", folder);
-        if (system(command))
-            exit(EXIT_FAILURE);
-        for (int i = 0; i < STRATEGIES; i++) {
-            struct row now;
-            measure(&now, path, batch, ranks_of(i), strategies[i]);
-            if (k) {
-                now.predicted = fmin(now.predicted, row[i].predicted);
-                now.measured = fmin(now.measured, row[i].measured);
-            }
-            row[i] = now;
-        }
-    }
+    struct row round[STRATEGIES][ROUNDS] = {0};
+    char command[256];
+    snprintf(command, sizeof command, "rm -f %s/profile*.json", folder);
+    if (system(command))
+        exit(EXIT_FAILURE);
+    for (int k = 0; k < ROUNDS; k++)
+        for (int i = 0; i < STRATEGIES; i++)
+            if (k == 0 || round[i][k - 1].there)
+                measure(&round[i][k], path, batch, ranks_of(i), strategies[i]);
+    for (int i = 0; i < STRATEGIES; i++)
+        row[i] = round[i][ROUNDS - 1].there ? middle(round[i]) : (struct row){0};
 }
 
 static void run_model(struct sums *s, const char *name)
@@ -248,10 +280,10 @@ static void run_model(struct sums *s, const char *name)
             continue;
         print_row(name, strategies[i], ranks_of(i), &row[i]);
         add_row(s, &row[i]);
-        least = fmin(least, row[i].measured);
-        if (row[i].predicted < predicted) {
-            predicted = row[i].predicted;
-            taken = row[i].measured;
+        least = fmin(least, row[i].least_measured);
+        if (row[i].least_predicted < predicted) {
+            predicted = row[i].least_predicted;
+            taken = row[i].least_measured;
         }
     }
     s->models++;

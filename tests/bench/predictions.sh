@@ -1,5 +1,5 @@
 #!/bin/sh
-# Predicts and measures all models (build/bench_predictions, about eight minutes, on a quiet
+# Predicts and measures all models (build/bench_predictions, about nine minutes, on a quiet
 # machine) and writes the table into predictions.md beside this file, once it is whole.
 set -eu
 cd "$(dirname "$0")/../.."

@@ -23,6 +23,11 @@ static void make(struct problem *p, struct test_random *r, int most_groups)
     p->arena = mgpu_arena_new();
     p->devices = 2 + test_below(r, 2);
     p->graph = test_training(&net, r, kinds, test_below(r, 3));
+    for (int i = 0; i < p->graph->params; i++)
+        if (test_below(r, 4) == 0) {
+            p->graph->param[i].product_bytes = p->graph->param[i].bytes;
+            p->graph->param[i].factor_bytes = 1 + test_below(r, 8);
+        }
     int64_t memory = test_below(r, 3) ? 1 << 20 : 400 + 40 * test_below(r, 40);
     double speed = 1 << test_below(r, 7);
     int replicas = test_below(r, 4) ? 1 : 2;
@@ -36,6 +41,7 @@ static void make(struct problem *p, struct test_random *r, int most_groups)
                       weights_on, p->arena);
     p->replica.bucket_bytes = 8 << test_below(r, 5);
     p->topology->kind[0].interference = 1 + test_below(r, 2);
+    p->topology->kind[0].threads = test_below(r, 3);
 }
 
 static void drop(struct problem *p)

@@ -169,6 +169,7 @@ static void test_metrics(void)
 static void test_weights_on(void)
 {
     CHECK_RUN(TWO "--strategy data --weights-on cpu:0 --plan plan.json");
+    CHECK(strstr(out, "of optimizer state are only there"));
     CHECK(strstr(out, "cpu:0#1,cpu:0#2: 2 weights; "));
     struct mgpu_plan_file *p = read_plan("plan.json");
     CHECK(p && p->devices == 4 && p->replicas == 2 && p->places == 2 &&
@@ -276,6 +277,26 @@ static void test_verify(void)
                                              "output y float N 8\n");
     CHECK_REFUSED("other.onnx --verify plan.json", 1, "a plan for another model: for two.onnx");
     unlink(build_path("plan.json"));
+}
+
+/* Each replica has a rank of its own on the device that has the weights: what each of them needs is
+ * predicted, though one device has them all. */
+static void test_verify_weights(void)
+{
+    CHECK_RUN("two.onnx --batch 64 --devices cpu:0,cpu:1 --strategy data --weights-on cpu:0 "
+              "--plan plan.json --annotate annotated.onnx");
+    struct mgpu_plan_file *p = read_plan("plan.json");
+    CHECK(p && p->replicas == 2 && p->places == 2);
+    CHECK_RUN("two.onnx --verify plan.json --json");
+    struct json_object *o = json_tokener_parse(out);
+    for (int i = 0; p && o && i < 4; i++)
+        CHECK_NEAR(number_in(o, "memory_bytes", p->label[i], "measured"),
+                   (double)p->predicted.memory_bytes[i], 0.5);
+    json_object_put(o);
+    mgpu_plan_file_free(p);
+    CHECK_REFUSED("two.onnx --verify annotated.onnx", 2, "holds no predictions");
+    unlink(build_path("plan.json"));
+    unlink(build_path("annotated.onnx"));
 }
 
 /* By how many ranks nodes that see `shape` were measured at a time. */
@@ -528,6 +549,10 @@ static void test_refused(void)
     make_onnx_file(build_path("line.onnx"), "input x float N 4\ninit W float 4 4 = .5\n"
                                             "y = MatMul(x, W)\noutput y float N 4\n");
     CHECK_REFUSED("line.onnx --devices 2xcpu --batch 4 --strategy stacked", 1, "no equal towers");
+    CHECK_REFUSED(TWO "--strategy hybrid", 1, "4 devices or more, and there are 2");
+    CHECK_REFUSED("two.onnx --devices 1xcpu --batch 64 --strategy data", 1, "there is 1");
+    CHECK_REFUSED("two.onnx --devices 4xcpu --batch 64 --strategy hybrid --pin p=cpu:0", 1,
+                  "'p' is pinned to cpu:0");
     CHECK_REFUSED("two.onnx --devices 8xh100-nvlink --measure", 2, "are not here");
     CHECK_REFUSED("two.onnx --verify plan.json --html x", 2, "--verify");
     CHECK(!exists("no.json"));
@@ -707,6 +732,7 @@ int main(void)
     test_norm_sums("--weights-on cuda:0");
     test_norm_sums("--weights-on cuda:1");
     test_verify();
+    test_verify_weights();
     test_measure();
     test_precision();
     test_kinds();

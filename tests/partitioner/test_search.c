@@ -355,6 +355,7 @@ struct world {
     struct model model;
     double speed, latency;
     int devices, kinds, channels, weights_on;
+    int threads; /* of CPUs; 0: GPUs */
     int64_t memory;
 };
 
@@ -369,6 +370,7 @@ static void make_world(struct world *w, struct test_random *r, int most_groups)
     w->latency = 0.25 * test_below(r, 4);
     w->memory = test_below(r, 3) ? 1 << 20 : 300 + 50 * test_below(r, 30);
     w->weights_on = test_below(r, 8) ? -1 : 0;
+    w->threads = test_below(r, 3);
     w->model = (struct model){.whole = w->graph, .kinds = 1, .launch = 0.25 * test_below(r, 5)};
 }
 
@@ -378,11 +380,19 @@ static void drop_world(struct world *w)
     test_graph_free(w->graph);
 }
 
-/* Searches; NULL when nothing is feasible. */
-static struct mgpu_search_result *search(struct world *w, struct model *m)
+static struct mgpu_topology *topology_of(const struct world *w)
 {
     struct mgpu_topology *t =
         test_topology(w->devices, w->kinds, w->speed, w->latency, w->channels, w->memory);
+    for (int k = 0; k < w->kinds; k++)
+        t->kind[k].threads = w->threads;
+    return t;
+}
+
+/* Searches; NULL when nothing is feasible. */
+static struct mgpu_search_result *search(struct world *w, struct model *m)
+{
+    struct mgpu_topology *t = topology_of(w);
     struct mgpu_search_request q = request_for(m, t);
     struct mgpu_search_result *r;
     q.weights_on = w->weights_on;
@@ -559,8 +569,7 @@ static void check_all_plans(int cases, uint64_t seed)
         struct world w;
         double best = INFINITY;
         make_world(&w, &random, 5);
-        struct mgpu_topology *t =
-            test_topology(w.devices, w.kinds, w.speed, w.latency, w.channels, w.memory);
+        struct mgpu_topology *t = topology_of(&w);
         for (int replicas = 1; replicas <= w.devices; replicas++)
             for (int ranks = 1; ranks * replicas <= w.devices; ranks++)
                 best = fmin(best, best_placement(&w, t, replicas, ranks));

@@ -302,6 +302,52 @@ static void check_sums_inside(void)
     test_graph_free(g);
 }
 
+/* The last layer's gradient is known by its factors, of 20 bytes a replica: each of n gets those of
+ * all, twice half around the ring, while the others' gradients are one sum. */
+static void check_factors(void)
+{
+    const int64_t bytes[LAYERS] = {100, 0, 0, 0, 1000};
+    struct mgpu_task_graph *g = layers(bytes);
+    g->param[LAYERS - 1].product_bytes = 1000;
+    g->param[LAYERS - 1].factor_bytes = 20;
+    for (int n = 2; n <= 3; n++) {
+        struct mgpu_topology *t = test_topology(n, 1, 100, 0, 0, 1 << 20);
+        struct bench b;
+        open_bench(&b, g, t, n, 1, -1);
+        double sum = mgpu_all_reduce_ms(&b.replica.sum[0], 100);
+        double gathered = 2 * mgpu_all_gather_ms(&b.replica.sum[0], 10 * n);
+        CHECK(sum > 0 && gathered > 0 && gathered < 1);
+        /* its update runs beside the sum */
+        CHECK_NEAR(run(&b, (int[]){0, 0, 0, 0, 0}), 3 * LAYERS + sum + 0.5 * (LAYERS - 1), 1e-12);
+        CHECK(b.s->moved == n * (n - 1) * 20 + 2 * (n - 1) * 100);
+        CHECK_NEAR(b.s->all_reduce, sum + gathered, 1e-12);
+        CHECK_NEAR(mgpu_sums_end(b.s, 1 << 20), 3 * LAYERS + sum, 1e-12);
+        close_bench(&b);
+        mgpu_arena_free(t->arena);
+    }
+    test_graph_free(g);
+}
+
+/* 100 bytes arrive while the device computes: a core of a CPU copies them in 1 ms. */
+static void check_copies(void)
+{
+    struct mgpu_task_graph *g = test_graph(1, 3, 2, 3, 0);
+    int there = test_task(g, 1, 0, F, 1, 100), here = test_task(g, 1, 1, F, 4, 0);
+    int last = test_task(g, 1, 2, F, 1, 0);
+    test_edge(g, there, last, 100, 1);
+    test_edge(g, here, last, 1, 2);
+    for (int threads = 0; threads <= 2; threads++) {
+        struct mgpu_topology *t = test_topology(2, 1, 100, 0, 0, 1 << 20);
+        struct bench b;
+        t->kind[0].threads = threads;
+        open_bench(&b, g, t, 1, 2, -1);
+        CHECK_NEAR(run(&b, (int[]){1, 0, 0}), 4 + 1 + (threads ? 1.0 / threads : 0), 1e-12);
+        close_bench(&b);
+        mgpu_arena_free(t->arena);
+    }
+    test_graph_free(g);
+}
+
 /* All replicas send to one owner over one channel each, or over one for all. */
 static void check_gather(void)
 {
@@ -437,6 +483,8 @@ int main(void)
     check_interference();
     check_contention();
     check_sums_inside();
+    check_factors();
+    check_copies();
     check_gather();
     check_memory();
     check_host();

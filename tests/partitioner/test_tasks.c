@@ -4,6 +4,7 @@
 #include "partitioner/profile.h"
 #include "partitioner/tasks.h"
 #include "runtime/compile/plan.h"
+#include "runtime/compile/program.h"
 #include "runtime/graph/gradient.h"
 #include "runtime/ops/build.h"
 #include "runtime/ops/comm.h"
@@ -388,6 +389,38 @@ static void check_order(void)
     check_same(plan_branches, turned);
 }
 
+/* The gradient of W, of few samples, is made where it is used: the update takes both factors, of
+ * which each replica has 8 rows. */
+static void check_products(void)
+{
+    static const char text[] = "ir 9\nopset 17\ninput a float N 512\n"
+                               "init W float 512 1024 = 0.01 0.02\ninit V float 1024 4 = 0.03\n"
+                               "x = MatMul(a, W)\nh = Relu(x)\ny = MatMul(h, V)\n"
+                               "output y float N 4\n";
+    for (int replicas = 1; replicas <= 4; replicas *= 2) {
+        struct mgpu_topology *topology;
+        struct mgpu_task_graph *t;
+        struct mgpu_graph *g = plan_graph(text, 8);
+        g->updates_early = true;
+        g->step_samples = 8 * replicas;
+        CHECK_OK(mgpu_optimize(g, &mgpu_backend_cpu));
+        CHECK_OK(mgpu_topology_parse(&topology, "2xcpu"));
+        CHECK_OK(mgpu_tasks_build(&t, g, topology, MGPU_RATE_F32, NULL));
+        check_shape(t);
+        const struct mgpu_shared *w = param(t, "W"), *v = param(t, "V");
+        bool few = replicas <= 2;
+        CHECK(w->trained && w->product_bytes == (few ? w->bytes : 0));
+        CHECK(w->factor_bytes == (few ? 8 * (512 + 1024) * 4 : 0));
+        CHECK(w->state_bytes == 2 * w->bytes && w->groups == 1);
+        CHECK(v->trained && !v->product_bytes && !v->factor_bytes);
+        CHECK(count(t, w->group[0], MGPU_PHASE_BACKWARD) == (few ? 0 : 1));
+        CHECK(count(t, w->group[0], MGPU_PHASE_UPDATE) == 1);
+        mgpu_task_graph_free(t);
+        mgpu_topology_free(topology);
+        mgpu_graph_free(g);
+    }
+}
+
 int main(void)
 {
     check_two_towers();
@@ -400,5 +433,6 @@ int main(void)
     check_losses();
     check_statistics();
     check_order();
+    check_products();
     return test_end();
 }

@@ -1,5 +1,10 @@
 /* Attention as one node: a product of queries and keys, scaled and masked, its softmax, and the
- * product with the values. Nobody keeps the scores then, and heads need no transposition. */
+ * product with the values. Nobody keeps the scores then, and heads need no transposition.
+ *
+ * For GPUs' libraries only what they have engines for becomes one (may_library), and the mask is
+ * added: 0 or LOWEST for bools, and no number below LOWEST, beside which scores and the logarithm
+ * of their sum still show. A query all of whose keys are hidden so attends to them by their scores.
+ */
 #include "runtime/base/status.h"
 #include "runtime/compile/fuse.h"
 #include "runtime/compile/rewrite.h"
@@ -10,11 +15,16 @@
 #include "runtime/ops/pointwise.h"
 #include "runtime/ops/softmax.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+static const double LOWEST = -65504; /* float16's */
+static const double LOW = -1e4;      /* hides a score whether it is added or stands instead */
+
 struct search {
     struct mgpu_graph *g;
+    bool library;
     struct mgpu_readers *readers;
     bool *lasts;
     bool *trained; /* by value id: depends on a weight that is trained */
@@ -208,6 +218,15 @@ static void take_result(const struct search *s, struct match *m, const struct mg
     m->y = m->turned ? next->output[0] : y.root;
 }
 
+/* Heads that cuDNN's engines take, forward and backward, from compute capability 8.0 on. */
+static bool may_library(const struct match *m, const struct mgpu_node *scores,
+                        const struct mgpu_node *sum)
+{
+    bool hides = !m->mask || m->mask->type != MGPU_BOOL || m->fill <= LOW;
+    int64_t width = scores->input[0]->dims[3].value, out = sum->output[0]->dims[3].value;
+    return hides && width % 8 == 0 && out % 8 == 0 && width <= 128 && out <= 128;
+}
+
 static bool find(const struct search *s, const struct mgpu_node *softmax, struct match *m)
 {
     const struct mgpu_softmax_attrs *a = softmax->attrs;
@@ -218,8 +237,8 @@ static bool find(const struct search *s, const struct mgpu_node *softmax, struct
         sum->input[0] != p || sum->input[1] == p || !is_by_head(sum))
         return false;
     scores = find_product(s, softmax->input[0], m);
-    if (!scores || !is_by_head(scores) || (m->mask && m->mask->id >= s->known) ||
-        (m->mask && s->trained[m->mask->id]))
+    if (!scores || !is_by_head(scores) || (s->library && !may_library(m, scores, sum)) ||
+        (m->mask && m->mask->id >= s->known) || (m->mask && s->trained[m->mask->id]))
         return false;
     take_operands(s, m, scores, sum);
     take_result(s, m, sum);
@@ -238,11 +257,27 @@ static void give(struct mgpu_value *y, struct mgpu_value *made)
     made->producer->output[made->output] = made;
 }
 
+/* The mask as numbers that are added to the scores. */
+static struct mgpu_value *added(const struct search *s, const struct match *m)
+{
+    enum mgpu_dtype type = m->q->type;
+    struct mgpu_value *lowest = mgpu_const_double(s->g, type, LOWEST);
+    if (m->mask->type != MGPU_BOOL)
+        return mgpu_binary(s->g, MGPU_X_MAX, m->mask, lowest);
+    return mgpu_where(s->g, m->mask, mgpu_const_double(s->g, type, 0),
+                      mgpu_const_double(s->g, type, fmax(m->fill, LOWEST)));
+}
+
 static int fuse(const struct search *s, const struct match *m)
 {
-    struct mgpu_attention_attrs attrs = {
-        .heads_inside = m->inside, .scale = m->scale, .fill = m->fill};
-    struct mgpu_value *in[] = {m->q, m->k, m->v, m->mask}, *out[2];
+    struct mgpu_attention_attrs attrs = {.heads_inside = m->inside,
+                                         .log_sums = s->library,
+                                         .scale = m->scale,
+                                         .fill = s->library ? 0 : m->fill};
+    struct mgpu_value *mask = s->library && m->mask ? added(s, m) : m->mask;
+    struct mgpu_value *in[] = {m->q, m->k, m->v, mask}, *out[2];
+    if (m->mask && !mask)
+        return mgpu_build_error();
     MGPU_TRY(mgpu_graph_node(s->g, &mgpu_op_attention, &attrs, m->mask ? 4 : 3, in, 2, out));
     struct mgpu_value *y = m->inside && !m->turned ? mgpu_transpose(s->g, out[0], inside) : out[0];
     if (!y)
@@ -251,10 +286,10 @@ static int fuse(const struct search *s, const struct match *m)
     return 0;
 }
 
-int mgpu_fuse_attention(struct mgpu_graph *g)
+int mgpu_fuse_attention(struct mgpu_graph *g, bool library)
 {
-    struct search s = {g, mgpu_readers_of(g), mgpu_lasting_values(g), find_trained(g),
-                       g->value_count};
+    struct search s = {
+        g, library, mgpu_readers_of(g), mgpu_lasting_values(g), find_trained(g), g->value_count};
     struct mgpu_origin origin = g->origin;
     int nodes = g->node_count, rc = 0;
     for (int n = 0; n < nodes && rc == 0; n++) {

@@ -32,8 +32,8 @@ void mgpu_loss_first(struct mgpu_graph *g);
 void mgpu_read_weights_turned(struct mgpu_graph *g);
 
 /* Of no plan: products, masks and softmax that make up attention are one node of that operator,
- * which the last of them names (attend.c). */
-int mgpu_fuse_attention(struct mgpu_graph *g);
+ * which the last of them names; `library`: as GPUs' libraries take it (attend.c). */
+int mgpu_fuse_attention(struct mgpu_graph *g, bool library);
 
 /* Adds to the plan what stacks the equal towers of a forward graph: nodes of the same weights, and
  * behind them nodes without weights that take only those. `g` is changed (equal nodes become one).

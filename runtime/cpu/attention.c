@@ -315,8 +315,11 @@ static int64_t workspace(const struct mgpu_node *node, int threads, const void *
     return threads * floats_of(node) * (int64_t)sizeof(float);
 }
 
+/* Log sums are the GPUs'. */
 static bool accepts(const struct mgpu_node *node)
 {
+    if (((const struct mgpu_attention_attrs *)node->attrs)->log_sums)
+        return false;
     for (int i = 0; i < node->inputs; i++) {
         const struct mgpu_value *v = node->input[i];
         if (v && ((v->type != MGPU_FLOAT && i != MASK) || mgpu_value_count(v) == 0))

@@ -1,5 +1,6 @@
-/* Nodes that cuDNN's graphs run: convolutions, with a bias and a limit behind them. Generated
- * kernels have the others, for these pass over memory as often, and cuDNN 9.19 has
+/* Nodes that cuDNN's graphs run: convolutions, with a bias and a limit behind them, and attention
+ * in half types. Generated kernels have the others, for these pass over memory as often, and
+ * cuDNN 9.19 has
  *
  *     pooling       engines for channels-last alone, indices of 8 bits for windows of some sizes
  *     batch_norm    none with limits before the gradient, which would be a pass of its own
@@ -17,9 +18,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CANDIDATES = 5, OPERANDS = MGPU_MAX_INPUTS + MGPU_MAX_OUTPUTS };
+enum { CANDIDATES = 5, ALIGNMENT = 256, OPERANDS = MGPU_MAX_INPUTS + MGPU_MAX_OUTPUTS };
 
-static const struct mgpu_cudnn_builder *const tables[] = {mgpu_cudnn_conv, NULL};
+static const struct mgpu_cudnn_builder *const tables[] = {mgpu_cudnn_conv, mgpu_cudnn_attention,
+                                                          NULL};
 
 struct state {
     struct mgpu_cudnn_graph graph;
@@ -65,7 +67,7 @@ static bool has_end(const struct mgpu_node *node)
 
 static bool is_image(const struct mgpu_node *node, int i)
 {
-    return mgpu_library_operand(node, i)->rank > 2;
+    return builder_of(node)->images && mgpu_library_operand(node, i)->rank > 2;
 }
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
@@ -79,6 +81,12 @@ static struct mgpu_cudnn_rules rules_of(const struct mgpu_library_call *call)
         .any_order = !o->deterministic,
         .workspace = o->workspace > 0 ? o->workspace : INT64_MAX,
     };
+}
+
+/* Where the graph's own scratch begins in the workspace. */
+static int64_t scratch_at(const struct state *s)
+{
+    return (s->plan.workspace + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
 /* Candidate `wanted`, or the first that gives a plan where it is -1. */
@@ -100,7 +108,7 @@ static int make_plan(struct mgpu_library_call *call, int wanted)
     mgpu_cudnn_plan_free(&s->plan, dnn);
     s->plan = plan;
     s->bound = false;
-    call->workspace = plan.workspace;
+    call->workspace = scratch_at(s) + s->graph.scratch;
     return 0;
 }
 
@@ -152,6 +160,14 @@ static int candidates(struct mgpu_library_call *call)
     return CANDIDATES;
 }
 
+/* Where a tensor of the graph lies. */
+static void *address(struct state *s, int64_t id, void *const *operand, void *workspace)
+{
+    if (id == MGPU_CUDNN_SCRATCH)
+        return (char *)workspace + scratch_at(s);
+    return id < MGPU_CUDNN_NUMBER ? operand[id - 1] : &s->graph.number[id - MGPU_CUDNN_NUMBER];
+}
+
 /* Packs are made again only when an operand lies elsewhere than in the last run. */
 static int bind(struct mgpu_library_call *call, void *const *operand, void *workspace)
 {
@@ -161,7 +177,7 @@ static int bind(struct mgpu_library_call *call, void *const *operand, void *work
     if (s->bound && s->workspace == workspace && !memcmp(s->operand, operand, bytes))
         return 0;
     for (int i = 0; i < s->graph.tensors; i++)
-        data[i] = operand[s->graph.id[i] - 1];
+        data[i] = address(s, s->graph.id[i], operand, workspace);
     MGPU_TRY(mgpu_cudnn_plan_bind(&s->plan, &call->library->dnn, s->graph.tensors, s->graph.id,
                                   data, workspace));
     memcpy(s->operand, operand, bytes);

@@ -110,8 +110,8 @@ static bool no_bias(const struct mgpu_node *node)
 }
 
 const struct mgpu_cudnn_builder mgpu_cudnn_conv[] = {
-    {"conv", NULL, build_conv},
-    {"conv_grad_input", NULL, build_input},
-    {"conv_grad_weight", no_bias, build_weight},
+    {"conv", true, NULL, build_conv},
+    {"conv_grad_input", true, NULL, build_input},
+    {"conv_grad_weight", true, no_bias, build_weight},
     {NULL},
 };

@@ -206,8 +206,8 @@ bool mgpu_cudnn_has_type(enum mgpu_dtype type, cudnnDataType_t *out)
     return type == MGPU_FLOAT || type == MGPU_FLOAT16 || type == MGPU_BFLOAT16;
 }
 
-cudnnBackendDescriptor_t mgpu_cudnn_tensor(struct mgpu_cudnn_graph *g,
-                                           const struct mgpu_cudnn_tensor *t)
+static cudnnBackendDescriptor_t make_tensor(struct mgpu_cudnn_graph *g,
+                                            const struct mgpu_cudnn_tensor *t, bool by_value)
 {
     bool between = t->id == 0;
     int64_t id = between ? MGPU_CUDNN_BETWEEN + g->betweens++ : t->id;
@@ -218,10 +218,29 @@ cudnnBackendDescriptor_t mgpu_cudnn_tensor(struct mgpu_cudnn_graph *g,
     MGPU_CUDNN_INT(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, id);
     MGPU_CUDNN_INT(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 16);
     MGPU_CUDNN_SET(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &between);
+    if (by_value)
+        MGPU_CUDNN_SET(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value);
     mgpu_cudnn_finalize(g, d, "tensor");
     if (!between)
         g->id[g->tensors++] = id;
     return d;
+}
+
+cudnnBackendDescriptor_t mgpu_cudnn_tensor(struct mgpu_cudnn_graph *g,
+                                           const struct mgpu_cudnn_tensor *t)
+{
+    return make_tensor(g, t, false);
+}
+
+cudnnBackendDescriptor_t mgpu_cudnn_number(struct mgpu_cudnn_graph *g, double number)
+{
+    const struct mgpu_cudnn_tensor t = {.id = MGPU_CUDNN_NUMBER + g->numbers,
+                                        .type = CUDNN_DATA_FLOAT,
+                                        .rank = 4,
+                                        .dims = {1, 1, 1, 1},
+                                        .stride = {1, 1, 1, 1}};
+    g->number[g->numbers++] = (float)number;
+    return make_tensor(g, &t, true);
 }
 
 void mgpu_cudnn_strides(struct mgpu_cudnn_tensor *t, bool last)

@@ -32,10 +32,12 @@ void mgpu_cudnn_close(struct mgpu_cudnn *dnn);
 /* MGPU_EDEVICE or MGPU_EUNSUPPORTED with cuDNN's words, after what was done to what. */
 int mgpu_cudnn_status(const struct mgpu_cudnn *dnn, cudnnStatus_t status, const char *what);
 
-enum { MGPU_CUDNN_RANK = 5, MGPU_CUDNN_TENSORS = 24, MGPU_CUDNN_OPERATIONS = 8 };
+enum { MGPU_CUDNN_RANK = 5, MGPU_CUDNN_TENSORS = 24, MGPU_CUDNN_OPERATIONS = 24 };
 
-/* Ids of tensors: operand i of a node is i + 1. */
-enum { MGPU_CUDNN_BETWEEN = 100 };
+/* Ids of tensors: operand i of a node is i + 1. The one called SCRATCH lies in the workspace of the
+ * call, behind the plan's; number k of the host is NUMBER + k. */
+enum { MGPU_CUDNN_SCRATCH = 50, MGPU_CUDNN_NUMBER = 60, MGPU_CUDNN_BETWEEN = 100 };
+enum { MGPU_CUDNN_NUMBERS = 2 };
 
 struct mgpu_cudnn_graph {
     const struct mgpu_cudnn *dnn;
@@ -44,9 +46,12 @@ struct mgpu_cudnn_graph {
     cudnnBackendDescriptor_t operation[MGPU_CUDNN_OPERATIONS], graph;
     int operations, betweens, tensors;
     int64_t id[MGPU_CUDNN_TENSORS]; /* of those that lie in memory */
-    int failed;                     /* 0 so far, or a code */
-    char *text;                     /* every attribute set so far: graphs of equal text are equal */
-    size_t text_size;               /* belongs to `out` */
+    int64_t scratch;                /* bytes of SCRATCH */
+    float number[MGPU_CUDNN_NUMBERS];
+    int numbers;
+    int failed;       /* 0 so far, or a code */
+    char *text;       /* every attribute set so far: graphs of equal text are equal */
+    size_t text_size; /* belongs to `out` */
     FILE *out;
 };
 
@@ -90,6 +95,9 @@ struct mgpu_cudnn_tensor {
 
 cudnnBackendDescriptor_t mgpu_cudnn_tensor(struct mgpu_cudnn_graph *g,
                                            const struct mgpu_cudnn_tensor *t);
+
+/* A number that operations multiply by: [1,1,1,1]. */
+cudnnBackendDescriptor_t mgpu_cudnn_number(struct mgpu_cudnn_graph *g, double number);
 
 /* An operand [N,C,S...] of a node (inputs first), or one [C] as [1,C,1...] of the same rank. At
  * least two spatial axes: cuDNN has no fewer. */

@@ -1,5 +1,5 @@
-/* Core operators that NVIDIA's libraries run: cuDNN's graphs (convolution, pooling, normalisation),
- * its RNNs, and cuBLASLt (matmul).
+/* Core operators that NVIDIA's libraries run: cuDNN's graphs (convolution, attention), its
+ * RNNs, and cuBLASLt (matmul).
  *
  *     mgpu_library_open(&l, &options)
  *     if (mgpu_library_accepts(node) && mgpu_library_prepare(&call, l, node) == 0)

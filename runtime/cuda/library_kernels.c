@@ -53,8 +53,10 @@ static int run(const struct mgpu_launch *l)
     }
 
 const struct mgpu_kernel mgpu_library_kernels[] = {
-    KERNEL("conv"),     KERNEL("conv_grad_input"), KERNEL("conv_grad_weight"), KERNEL("rnn"),
-    KERNEL("rnn_grad"), KERNEL("matmul"),          KERNEL("matmul_sums"),      {.op = NULL}};
+    KERNEL("conv"),        KERNEL("conv_grad_input"), KERNEL("conv_grad_weight"),
+    KERNEL("rnn"),         KERNEL("rnn_grad"),        KERNEL("matmul"),
+    KERNEL("matmul_sums"), KERNEL("attention"),       KERNEL("attention_grad"),
+    {.op = NULL}};
 
 /* ---- Layouts --------------------------------------------------------------------------------- */
 

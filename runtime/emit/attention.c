@@ -120,10 +120,10 @@ static void emit(struct mgpu_writer *w)
     mgpu_write(w, "    }\n");
     write_row(w, "y", "t", a.queries, a.out);
     write_store(w, 0, "y", "out", " / sum", a.out);
-    if (w->node->output[1])
-        mgpu_write(w,
-                   "    STORE_%s(y1, 2 * (i64)i, most);\n    STORE_%s(y1, 2 * (i64)i + 1, sum);\n",
-                   type_of(w), type_of(w));
+    if (w->node->output[1] && attrs_of(w->node)->log_sums)
+        mgpu_write(w, "    y1[i] = most + log%s(sum);\n", suffix);
+    else if (w->node->output[1])
+        mgpu_write(w, "    y1[2 * (i64)i] = most;\n    y1[2 * (i64)i + 1] = sum;\n");
     mgpu_write(w, "}\n");
 }
 
@@ -132,11 +132,13 @@ static void write_gradients(struct mgpu_writer *w, const struct mgpu_attention *
 {
     enum mgpu_dtype type = w->node->input[Q]->type;
     const char *real = mgpu_compute_type(type), *suffix = mgpu_math_suffix(type);
+    bool logs = attrs_of(w->node)->log_sums;
     write_score(w, a);
     mgpu_write(w,
-               "    const i64 kept = 2 * ((sample * %lld + head) * %lld + t);\n    const %s p = "
-               "exp%s(score - LOAD_%s(x5, kept)) / LOAD_%s(x5, kept + 1);\n",
-               (long long)a->heads, (long long)a->queries, real, suffix, type_of(w), type_of(w));
+               "    const i64 kept = %d * ((sample * %lld + head) * %lld + t);\n    const %s p = "
+               "exp%s(score - x5[kept])%s;\n",
+               logs ? 1 : 2, (long long)a->heads, (long long)a->queries, real, suffix,
+               logs ? "" : " / x5[kept + 1]");
     write_row(w, "v", "s", a->keys, a->out);
     write_dot(w, "by", DY, "dy", V, "v", a->out);
     mgpu_write(w, "    const %s ds = shown ? ", real);

@@ -3,6 +3,7 @@
 #include "runtime/compile/half.h"
 #include "runtime/compile/rounded.h"
 #include "runtime/compile/rewrite.h"
+#include "runtime/cuda/cuda.h"
 #include "runtime/facade/facade.h"
 #include "runtime/graph/alike.h"
 #include "runtime/graph/gradient.h"
@@ -165,13 +166,22 @@ int mgpu_find_towers(struct mgpu_plan *plan, struct mgpu_trainer *t, int64_t bat
     return 0;
 }
 
-/* GPUs run attention by the products of their libraries. */
 static bool on_cpus(const struct mgpu_trainer *t)
 {
     bool cpus = !t->for_gpus;
     for (int i = 0; t->devices && i < t->device_count; i++)
         cpus = cpus && t->devices[i].gpu < 0;
     return cpus;
+}
+
+/* Attention is one node on CPUs, and in half types on GPUs whose library has it, from compute
+ * capability 8.0 on, as bfloat16; elsewhere it is products. */
+static int fuse_attention(struct mgpu_graph *g, const struct mgpu_trainer *t)
+{
+    bool cpus = on_cpus(t), library = !cpus && t->half;
+    for (int i = 0; t->devices && i < t->device_count && library; i++)
+        library = mgpu_cuda_check_types(t->devices[i].gpu) == 0;
+    return cpus || library ? mgpu_fuse_attention(g, library) : 0;
 }
 
 /* Accumulation, clipping by the norm of all gradients and what may come out as if a step had not
@@ -189,8 +199,8 @@ int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_
     MGPU_TRY(lower(out, t, mode, batch));
     int rc = plan ? mgpu_rewrite_forward(*out, plan) : 0;
     mgpu_pool_first(*out);
-    if (rc == 0 && on_cpus(t))
-        rc = mgpu_fuse_attention(*out);
+    if (rc == 0)
+        rc = fuse_attention(*out, t);
     if (rc == 0)
         rc = fill_graph(*out, t, mode, plan);
     (*out)->updates_early = mode == MGPU_MODE_TRAIN && mgpu_updates_early(t);

@@ -110,7 +110,13 @@ static void statistics_dims(const struct mgpu_node *node, struct mgpu_dim dims[4
     dims[0] = q->dims[0];
     dims[1] = q->dims[head_axis(node)];
     dims[2] = q->dims[row_axis(node)];
-    dims[3] = mgpu_dim_const(2);
+    dims[3] = mgpu_dim_const(attrs_of(node)->log_sums ? 1 : 2);
+}
+
+static enum mgpu_dtype statistics_type(const struct mgpu_node *node)
+{
+    enum mgpu_dtype type = node->input[Q]->type;
+    return type == MGPU_DOUBLE ? type : MGPU_FLOAT;
 }
 
 static void output_dims(const struct mgpu_node *node, struct mgpu_dim dims[4])
@@ -129,7 +135,7 @@ static int shape(const struct mgpu_node *node)
     output_dims(node, dims);
     mgpu_shape_set(node, 0, type, 4, dims);
     statistics_dims(node, dims);
-    mgpu_shape_set(node, 1, type, 4, dims);
+    mgpu_shape_set(node, 1, statistics_type(node), 4, dims);
     return 0;
 }
 
@@ -155,7 +161,7 @@ static int shape_grad(const struct mgpu_node *node)
         if (!has_dims(node->input[i], type, dims))
             return wrong(node, i, "is not of the output's shape");
     statistics_dims(node, dims);
-    if (!has_dims(node->input[STATISTICS], type, dims))
+    if (!has_dims(node->input[STATISTICS], statistics_type(node), dims))
         return wrong(node, STATISTICS, "are no statistics");
     for (int i = Q; i <= V; i++)
         mgpu_shape_like(node, i, node->input[i]);
@@ -230,10 +236,8 @@ static enum mgpu_split_answer split(const struct mgpu_node *node, const struct m
     .offset = offsetof(struct mgpu_attention_attrs, field)
 
 static const struct mgpu_attr attrs[] = {
-    {FIELD(BOOL, heads_inside)},
-    {FIELD(FLOAT, scale)},
-    {FIELD(FLOAT, fill)},
-    {.name = NULL},
+    {FIELD(BOOL, heads_inside)}, {FIELD(BOOL, log_sums)}, {FIELD(FLOAT, scale)},
+    {FIELD(FLOAT, fill)},        {.name = NULL},
 };
 
 const struct mgpu_op mgpu_op_attention = {
@@ -243,6 +247,8 @@ const struct mgpu_op mgpu_op_attention = {
     .outputs = 2,
     .attrs_size = sizeof(struct mgpu_attention_attrs),
     .attrs = attrs,
+    .half = MGPU_HALF_PRODUCT,
+    .float_outputs = 1u << 1,
     .shape = shape,
     .gradient = gradient,
     .saved = saved,
@@ -261,6 +267,8 @@ const struct mgpu_op mgpu_op_attention_grad = {
     .flags = MGPU_OP_GRADIENT_ONLY,
     .attrs_size = sizeof(struct mgpu_attention_attrs),
     .attrs = attrs,
+    .half = MGPU_HALF_PRODUCT,
+    .float_inputs = 1u << STATISTICS,
     .shape = shape_grad,
     .gradient = mgpu_gradient_none,
     .saved = mgpu_saved_nothing,

@@ -9,11 +9,15 @@
  * With `heads_inside` q, k, v and y are [N,T,H,D] and so on. The mask broadcasts to [N,H,T,S]; it
  * takes no gradient. The statistics are, for each query, the largest s and the sum of exp(s -
  * largest): with them the gradient computes the probabilities again, so that nobody keeps T x S
- * numbers. They take no gradient of their own.
+ * numbers. They take no gradient of their own. With `log_sums` they are one number [N,H,T,1], the
+ * logarithm of the sum of exp(s), as cuDNN has it: where all keys of a query are hidden by numbers
+ * so low that no score shows beside them, it does not tell how many there are. In half types they
+ * are floats.
  *
  *     attention_grad(q, k, v, mask?, y, statistics, dy) -> dq, dk, dv
  *
- *     p = exp(s - largest) / sum,  ds = p * (dy v' - sum over E of dy * y), 0 where fill stands
+ *     p = exp(s - largest) / sum, or exp(s - log of the sum)
+ *     ds = p * (dy v' - sum over E of dy * y), 0 where fill stands
  *     dq = scale * ds k,  dk = scale * ds' q,  dv = p' dy
  */
 #ifndef MGPU_OPS_ATTENTION_H
@@ -22,7 +26,7 @@
 #include "runtime/ops/op.h"
 
 struct mgpu_attention_attrs {
-    bool heads_inside;
+    bool heads_inside, log_sums;
     double scale, fill;
 };
 

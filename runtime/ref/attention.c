@@ -82,10 +82,18 @@ static void compute_scores(const struct head *h, int64_t t)
     }
 }
 
+/* Statistics of a query, of which `count` are kept: p = exp(s - [0]) / [1]. */
+static int64_t statistics_at(const struct head *h, int64_t t, int *count)
+{
+    *count = ((const struct mgpu_attention_attrs *)h->l->node->attrs)->log_sums ? 1 : 2;
+    return *count * ((h->sample * h->a.heads + h->head) * h->a.queries + t);
+}
+
 static void forward_query(const struct head *h, int64_t t)
 {
     int64_t S = h->a.keys, E = h->a.out;
-    int64_t at = 2 * ((h->sample * h->a.heads + h->head) * h->a.queries + t);
+    int count;
+    int64_t at = statistics_at(h, t, &count);
     double statistics[2] = {-INFINITY, 0};
     load(h, h->q, Q, t, h->a.queries, h->a.width);
     compute_scores(h, t);
@@ -100,20 +108,23 @@ static void forward_query(const struct head *h, int64_t t)
     for (int64_t e = 0; e < E; e++)
         h->y[e] /= statistics[1];
     store(h, h->y, 0, t, h->a.queries, E);
+    if (count == 1)
+        statistics[0] += log(statistics[1]);
     if (h->l->outputs > 1 && h->l->out[1].data)
-        mgpu_row_store(&h->l->out[1], at, 1, 2, statistics);
+        mgpu_row_store(&h->l->out[1], at, 1, count, statistics);
 }
 
 static void backward_query(const struct head *h, int64_t t)
 {
     const struct mgpu_attention_attrs *attrs = h->l->node->attrs;
     int64_t S = h->a.keys, D = h->a.width, E = h->a.out;
-    int64_t at = 2 * ((h->sample * h->a.heads + h->head) * h->a.queries + t);
-    double statistics[2];
+    int count;
+    int64_t at = statistics_at(h, t, &count);
+    double statistics[2] = {0, 1};
     load(h, h->q, Q, t, h->a.queries, D);
     load(h, h->y, Y, t, h->a.queries, E);
     load(h, h->dy, DY, t, h->a.queries, E);
-    mgpu_row_load(statistics, &h->l->in[STATISTICS], at, 1, 2);
+    mgpu_row_load(statistics, &h->l->in[STATISTICS], at, 1, count);
     compute_scores(h, t);
     memset(h->dq, 0, (size_t)D * sizeof *h->dq);
     double all = dot(h->dy, h->y, E);

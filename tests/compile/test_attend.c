@@ -11,12 +11,13 @@
 
 #include <math.h>
 
-enum { N = 2, T = 3, S = 5, H = 2, D = 4, MOST = 512 };
+enum { N = 2, T = 3, S = 5, H = 2, D = 8, MOST = 512 };
 
 enum kind {
     PLAIN,      /* [N,H,T,D] as they are, keys transposed by the product */
     PADDED,     /* a number for each sample's keys; heads turned there and back */
     CAUSAL,     /* lowest where a mask is false */
+    LOW,        /* not so low: what it replaces could show beside it */
     SCALED,     /* queries and keys before their product, and the mask comes first in its sum */
     KEPT,       /* y is not turned back */
     SEEN,       /* the probabilities are an output */
@@ -65,10 +66,10 @@ static struct mgpu_value *mask(struct mgpu_graph *g, enum kind kind, struct mgpu
         return mgpu_add(g, mgpu_add(g, s, m), m);
     if (kind == SCALE_LAST)
         return mgpu_mul(g, mgpu_add(g, s, m), number(g, 3));
-    if (kind != CAUSAL)
+    if (kind != CAUSAL && kind != LOW)
         return mgpu_add(g, s, m);
     struct mgpu_value *shown = mgpu_graph_input(g, "shown", MGPU_BOOL, 2, square);
-    return mgpu_where(g, shown, s, number(g, -30));
+    return mgpu_where(g, shown, s, number(g, kind == LOW ? -30 : -1e30));
 }
 
 static struct mgpu_value *attend(struct mgpu_graph *g, enum kind kind)
@@ -122,14 +123,16 @@ static int evaluate(const struct mgpu_graph *g, double *to)
     return count;
 }
 
-static int train(enum kind kind, bool fused, int *nodes, double *to)
+enum way { APART, FUSED, LIBRARY };
+
+static int train(enum kind kind, enum way way, int *nodes, double *to)
 {
     struct mgpu_graph *g = mgpu_graph_new();
     g->float_type = MGPU_DOUBLE;
     struct mgpu_value *y = attend(g, kind);
     mgpu_graph_output(g, "y", y);
-    if (fused)
-        CHECK_OK(mgpu_fuse_attention(g));
+    if (way != APART)
+        CHECK_OK(mgpu_fuse_attention(g, way == LIBRARY));
     *nodes = count_of(g, &mgpu_op_attention);
     CHECK(mgpu_value_count(y) == N * H * T * D && g->outputs[g->output_count - 1] == y);
     struct mgpu_value *square = mgpu_mul(g, y, mgpu_mul(g, y, y));
@@ -147,11 +150,15 @@ int main(void)
     static double before[8 * MOST], after[8 * MOST];
     mgpu_fold_set(mgpu_ref_fold);
     for (int kind = 0; kind < KINDS; kind++) {
-        int nodes, n = train((enum kind)kind, false, &nodes, before);
-        CHECK(nodes == 0 && train((enum kind)kind, true, &nodes, after) == n);
-        CHECK_(nodes == (kind < SEEN), "kind %d has %d", kind, nodes);
-        for (int i = 0; i < n; i++)
-            CHECK_NEAR(after[i], before[i], 1e-12);
+        int nodes, n = train((enum kind)kind, APART, &nodes, before);
+        CHECK(nodes == 0);
+        for (enum way way = FUSED; way <= LIBRARY; way++) {
+            CHECK(train((enum kind)kind, way, &nodes, after) == n);
+            CHECK_(nodes == (kind < SEEN && !(kind == LOW && way == LIBRARY)), "kind %d has %d",
+                   kind, nodes);
+            for (int i = 0; i < n; i++)
+                CHECK_NEAR(after[i], before[i], 1e-12);
+        }
     }
     return test_end();
 }

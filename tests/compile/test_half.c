@@ -2,6 +2,7 @@
 #define BUILT_PATH "/tmp/mgpu-test-half.onnx"
 #include "runtime/compile/half.h"
 #include "runtime/compile/fuse.h"
+#include "runtime/compile/rewrite.h"
 #include "runtime/ops/build.h"
 #include "runtime/ops/matmul.h"
 #include "runtime/ops/reduce.h"
@@ -54,6 +55,18 @@ static const struct row {
      "z = MatMul(q, k)\nh = Add(z, m)\np = Softmax(h) axis=-1\no = MatMul(p, q)\n"
      "y = MatMul(o, v)\noutput y float N 5 3\n",
      "e q k z h p o", "m y"},
+    {"attention in one node",
+     "input i int64 N 5\ninit table float 7 16 = normal 1\ninit w float 16 16 = normal 0.3\n"
+     "init v float 16 3 = normal 0.5\ninit heads int64 4 = 0 5 2 8\ninit two int64 2 = 1 2\n"
+     "init four int64 1 = 4\ninit flat int64 3 = 0 5 16\n"
+     "lowest = Constant() value_float=-3.4028234663852886e38\n"
+     "u = Unsqueeze(i, two)\nl = Less(u, four)\nc = Cast(l) to=1\nm = Mul(c, lowest)\n"
+     "e = Gather(table, i)\nq = MatMul(e, w)\nr = Reshape(q, heads)\n"
+     "t = Transpose(r) perm=[0, 2, 1, 3]\nk = Transpose(r) perm=[0, 2, 3, 1]\n"
+     "z = MatMul(t, k)\nh = Add(z, m)\np = Softmax(h) axis=-1\no = MatMul(p, t)\n"
+     "b = Transpose(o) perm=[0, 2, 1, 3]\nd = Reshape(b, flat)\n"
+     "y = MatMul(d, v)\noutput y float N 5 3\n",
+     "e q r b d", "m y"},
     {"steps",
      "input x float 3 2 4\ninit w float 1 20 4 = normal 0.5\ninit r float 1 20 5 = normal 0.5\n"
      "init b float 1 40 = normal 0.5\ninit v float 5 2 = normal 0.5\n"
@@ -67,11 +80,21 @@ static const struct row {
      "h", "y"},
 };
 
+static bool has(const struct mgpu_graph *g, const char *op)
+{
+    bool found = false;
+    for (int n = 0; n < g->node_count; n++)
+        found = found || !strcmp(g->nodes[n]->op->name, op);
+    return found;
+}
+
 static void build_row(struct built *b, const struct row *row)
 {
     struct mgpu_lower_options options = at_batch(3);
     options.float_type = MGPU_FLOAT;
     CHECK_OK(build_with(b, row->text, &options));
+    CHECK_OK(mgpu_fuse_attention(b->g, true)); /* as for a GPU's library */
+    CHECK(has(b->g, "attention") == !strcmp(row->name, "attention in one node"));
     differentiate(b, 0.5);
 }
 

@@ -6,6 +6,9 @@
 #include "runtime/cuda/cache.h"
 #include "runtime/emit/emit.h"
 
+#include <omp.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,17 +75,24 @@ static int compile(const struct mgpu_cuda_nvrtc *nvrtc, struct mgpu_cubin *out, 
     return rc;
 }
 
+int mgpu_cuda_compile_by(const struct mgpu_cuda_nvrtc *nvrtc, struct mgpu_cubin *out,
+                         const char *text, int sm)
+{
+    *out = (struct mgpu_cubin){0};
+    char *source = whole_source(text);
+    int rc = compile(nvrtc, out, source, sm);
+    free(source);
+    if (rc < 0)
+        mgpu_cubin_free(out);
+    return rc;
+}
+
 int mgpu_cuda_compile(struct mgpu_cubin *out, const char *text, int sm)
 {
     struct mgpu_cuda_nvrtc nvrtc;
     *out = (struct mgpu_cubin){0};
     MGPU_TRY(mgpu_prefix(mgpu_cuda_load_nvrtc(&nvrtc), "no NVRTC"));
-    char *source = whole_source(text);
-    int rc = compile(&nvrtc, out, source, sm);
-    free(source);
-    if (rc < 0)
-        mgpu_cubin_free(out);
-    return rc;
+    return mgpu_cuda_compile_by(&nvrtc, out, text, sm);
 }
 
 int mgpu_cuda_compile_cached(struct mgpu_cubin *out, const char *text, int sm)
@@ -105,6 +115,64 @@ int mgpu_cuda_compile_cached(struct mgpu_cubin *out, const char *text, int sm)
     free(source);
     if (rc < 0)
         mgpu_cubin_free(out);
+    return rc;
+}
+
+/* ---- Several at a time ----------------------------------------------------------------------- */
+
+struct job {
+    const char *text;
+    struct mgpu_cubin *cubin;
+    int rc;
+    char *error; /* of the thread that it failed on */
+};
+
+struct queue {
+    struct job *job;
+    int count, sm;
+    atomic_int next;
+};
+
+static void *compile_jobs(void *context)
+{
+    struct queue *q = context;
+    for (int i; (i = atomic_fetch_add(&q->next, 1)) < q->count;) {
+        struct job *j = &q->job[i];
+        j->rc = mgpu_cuda_compile_cached(j->cubin, j->text, q->sm);
+        j->error = j->rc < 0 ? mgpu_xstrdup(mgpu_error()) : NULL;
+    }
+    return NULL;
+}
+
+/* This thread takes its part; what the system gives no thread for is its work, too. */
+static void compile_on(struct queue *q, int threads)
+{
+    pthread_t *helper = mgpu_xcalloc((size_t)threads, sizeof *helper);
+    int helpers = 0;
+    while (helpers + 1 < threads && !pthread_create(&helper[helpers], NULL, compile_jobs, q))
+        helpers++;
+    compile_jobs(q);
+    for (int i = 0; i < helpers; i++)
+        pthread_join(helper[i], NULL);
+    free(helper);
+}
+
+int mgpu_cuda_compile_all(struct mgpu_cubin *out, const char *const *text, int count, int sm)
+{
+    struct queue q = {.count = count, .sm = sm};
+    int rc = 0, threads = omp_get_max_threads();
+    q.job = mgpu_xcalloc((size_t)count + 1, sizeof *q.job);
+    for (int i = 0; i < count; i++)
+        q.job[i] = (struct job){.text = text[i], .cubin = &out[i]};
+    compile_on(&q, threads < count ? threads : count);
+    for (int i = 0; i < count; i++) {
+        if (rc == 0 && q.job[i].rc < 0)
+            rc = mgpu_fail_text(q.job[i].rc, q.job[i].error);
+        free(q.job[i].error);
+    }
+    free(q.job);
+    for (int i = 0; i < count && rc < 0; i++)
+        mgpu_cubin_free(&out[i]);
     return rc;
 }
 

@@ -21,10 +21,19 @@ struct mgpu_kernel_use {
  * MGPU_EDEVICE: there is no NVRTC; MGPU_EINTERNAL: the text is wrong, with what NVRTC says. */
 int mgpu_cuda_compile(struct mgpu_cubin *out, const char *text, int sm);
 
+/* By this compiler. */
+struct mgpu_cuda_nvrtc;
+int mgpu_cuda_compile_by(const struct mgpu_cuda_nvrtc *nvrtc, struct mgpu_cubin *out,
+                         const char *text, int sm);
+
 /* The same through a folder of results by the hash of all that goes in: $MGPU_CACHE, else
  * $XDG_CACHE_HOME/mgpu, else ~/.cache/mgpu. A folder that cannot be written changes nothing but the
  * time. From the folder comes no log. */
 int mgpu_cuda_compile_cached(struct mgpu_cubin *out, const char *text, int sm);
+
+/* The same of several texts, on as many threads as OpenMP gives the calling one. Where some are
+ * wrong, the error is that of the first in the list, and `out` holds nothing. */
+int mgpu_cuda_compile_all(struct mgpu_cubin *out, const char *const *text, int count, int sm);
 
 void mgpu_cubin_free(struct mgpu_cubin *cubin);
 

@@ -67,20 +67,47 @@ int mgpu_gpu_alloc(const struct mgpu_gpu *gpu, CUdeviceptr *out, int64_t bytes, 
     return mgpu_cuda_status(&gpu->cu, result, "cuMemAlloc");
 }
 
-int mgpu_gpu_load(struct mgpu_gpu *gpu, const char *text, CUmodule *out)
+static CUmodule loaded(const struct mgpu_gpu *gpu, const char *text)
 {
-    struct mgpu_cubin cubin;
     for (int i = 0; i < gpu->modules; i++)
-        if (!strcmp(gpu->module[i].text, text)) {
-            *out = gpu->module[i].module;
-            return 0;
-        }
-    MGPU_TRY(mgpu_cuda_compile_cached(&cubin, text, gpu->sm));
-    CUresult result = gpu->cu.cuModuleLoadData(out, cubin.data);
-    mgpu_cubin_free(&cubin);
-    MGPU_TRY(mgpu_cuda_status(&gpu->cu, result, "cuModuleLoadData"));
+        if (!strcmp(gpu->module[i].text, text))
+            return gpu->module[i].module;
+    return NULL;
+}
+
+static int load(struct mgpu_gpu *gpu, const char *text, const struct mgpu_cubin *cubin)
+{
+    struct mgpu_gpu_module m = {0};
+    GPU_TRY(gpu, cuModuleLoadData, (&m.module, cubin->data));
+    m.text = mgpu_xstrdup(text);
     gpu->module = mgpu_grow(gpu->module, (size_t)gpu->modules, sizeof *gpu->module);
-    gpu->module[gpu->modules++] =
-        (struct mgpu_gpu_module){.text = mgpu_xstrdup(text), .module = *out};
+    gpu->module[gpu->modules++] = m;
     return 0;
+}
+
+static int load_missing(struct mgpu_gpu *gpu, const char *const *text, int count)
+{
+    struct mgpu_cubin *cubin = mgpu_xcalloc((size_t)count + 1, sizeof *cubin);
+    int rc = mgpu_cuda_compile_all(cubin, text, count, gpu->sm);
+    for (int i = 0; i < count; i++) {
+        if (rc == 0)
+            rc = load(gpu, text[i], &cubin[i]);
+        mgpu_cubin_free(&cubin[i]);
+    }
+    free(cubin);
+    return rc;
+}
+
+int mgpu_gpu_load(struct mgpu_gpu *gpu, const char *const *text, int count, CUmodule *out)
+{
+    int missing = 0;
+    const char **list = mgpu_xcalloc((size_t)count + 1, sizeof *list);
+    for (int i = 0; i < count; i++)
+        if (!loaded(gpu, text[i]))
+            list[missing++] = text[i];
+    int rc = load_missing(gpu, list, missing);
+    free(list);
+    for (int i = 0; i < count && rc == 0; i++)
+        out[i] = loaded(gpu, text[i]);
+    return rc;
 }

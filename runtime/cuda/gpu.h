@@ -31,8 +31,9 @@ int mgpu_gpu_enter(const struct mgpu_gpu *gpu);
 /* Memory, with anything in it; MGPU_ENOMEM says what is needed and what is free. */
 int mgpu_gpu_alloc(const struct mgpu_gpu *gpu, CUdeviceptr *out, int64_t bytes, const char *what);
 
-/* The module of these kernels (runtime/emit), compiled where it is not there yet. */
-int mgpu_gpu_load(struct mgpu_gpu *gpu, const char *text, CUmodule *out);
+/* Modules of kernels (runtime/emit), no two of the same text; those that are not there yet are
+ * compiled side by side. */
+int mgpu_gpu_load(struct mgpu_gpu *gpu, const char *const *text, int count, CUmodule *out);
 
 /* As mgpu_cuda_status: GPU_TRY(gpu, cuMemFree, (p)) calls and passes errors on. */
 #define GPU_TRY(gpu, call, arguments)                                                              \

@@ -153,40 +153,71 @@ static int find_functions(const struct mgpu_gpu *gpu, CUmodule module,
     return 0;
 }
 
-/* Kernels [first, last), sorted by text, as one module. */
-static int load_unit(struct mgpu_gpu_batch *b, struct mgpu_gpu *gpu, int first, int last)
+/* Kernels [first, last), sorted by text, that become one module. */
+struct unit {
+    int first, last;
+};
+
+static char *text_of(const struct mgpu_gpu_batch *b, const struct unit *u)
 {
     char *text;
     size_t size;
-    CUmodule module;
     int number = 0;
     FILE *out = open_memstream(&text, &size);
     if (!out)
         abort(); /* no memory for metadata */
-    for (int i = first; i < last; i++)
-        if (!repeats(b, i, first))
+    for (int i = u->first; i < u->last; i++)
+        if (!repeats(b, i, u->first))
             write_named(out, b->kernel[i]->emitted.text, number++);
     fclose(out);
-    int rc = mgpu_gpu_load(gpu, text, &module);
-    free(text);
-    number = -1;
-    for (int i = first; i < last && rc == 0; i++) {
-        number += !repeats(b, i, first);
-        rc = find_functions(gpu, module, b->kernel[i], number);
+    return text;
+}
+
+static int find_unit(const struct mgpu_gpu_batch *b, const struct mgpu_gpu *gpu,
+                     const struct unit *u, CUmodule module)
+{
+    int number = -1;
+    for (int i = u->first; i < u->last; i++) {
+        number += !repeats(b, i, u->first);
+        MGPU_TRY(find_functions(gpu, module, b->kernel[i], number));
     }
+    return 0;
+}
+
+static int load_units(const struct mgpu_gpu_batch *b, struct mgpu_gpu *gpu, const struct unit *unit,
+                      int units)
+{
+    CUmodule *module = mgpu_xcalloc((size_t)units, sizeof *module);
+    char **text = mgpu_xcalloc((size_t)units, sizeof *text);
+    for (int u = 0; u < units; u++)
+        text[u] = text_of(b, &unit[u]);
+    int rc = mgpu_gpu_load(gpu, (const char *const *)text, units, module);
+    for (int u = 0; u < units; u++) {
+        if (rc == 0)
+            rc = find_unit(b, gpu, &unit[u], module[u]);
+        free(text[u]);
+    }
+    free(text);
+    free(module);
     return rc;
 }
 
+/* Units of a size that no number of threads changes, so that what the cache holds serves all. */
 int mgpu_gpu_batch_load(struct mgpu_gpu_batch *b, struct mgpu_gpu *gpu)
 {
-    enum { UNIT = 64 };
+    enum { UNIT = 16 };
+    struct unit *unit = NULL;
+    int units = 0;
     if (b->count)
         qsort(b->kernel, (size_t)b->count, sizeof(struct mgpu_gpu_kernel *), by_text);
     for (int first = 0, last; first < b->count; first = last) {
         last = first + UNIT < b->count ? first + UNIT : b->count;
         while (last < b->count && repeats(b, last, first)) /* equal texts stay together */
             last++;
-        MGPU_TRY(load_unit(b, gpu, first, last));
+        unit = mgpu_grow(unit, (size_t)units, sizeof *unit);
+        unit[units++] = (struct unit){first, last};
     }
-    return 0;
+    int rc = units ? load_units(b, gpu, unit, units) : 0;
+    free(unit);
+    return rc;
 }

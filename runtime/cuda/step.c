@@ -390,6 +390,7 @@ int mgpu_gpu_name_first(struct mgpu_gpu_rank *rank)
     const struct mgpu_engine_ops *engine = rank->engine.ops;
     const struct mgpu_instruction *first = NULL;
     begin_walk(rank);
+    GPU_TRY(&rank->all->gpu, cuStreamSynchronize, (rank->all->rank[0].compute)); /* see clear */
     MGPU_TRY(take_scalars(rank, rank->compute));
     MGPU_TRY(take_inputs(rank, rank->compute));
     for (int k = 0; k < p->instructions && p->instruction[k].node->origin.role != MGPU_UPDATE;

@@ -41,7 +41,8 @@ static int name_first(struct mgpu_program *p, const struct mgpu_execution *run, 
 {
     bool changed = false;
     for (int k = 0; k < end; k++)
-        changed = changed || p->instruction[k].node->origin.role == MGPU_UPDATE;
+        changed = changed || (p->instruction[k].node->origin.role == MGPU_UPDATE &&
+                              !mgpu_skipped(&p->instruction[k], run));
     for (int k = 0; k < end; k++) {
         const struct mgpu_instruction *in = &p->instruction[k];
         if (mgpu_skipped(in, run) || in->queue != MGPU_QUEUE_COMPUTE ||

@@ -159,8 +159,7 @@ static int send_now(struct mgpu_trainer *t, struct mgpu_rank *rank, const struct
 
 /* ---- A piece on a rank ----------------------------------------------------------------------- */
 
-static int begin_piece(const struct job *job, struct mgpu_rank *rank, const struct piece *piece,
-                       bool contributes)
+static int begin_piece(const struct job *job, struct mgpu_rank *rank, const struct piece *piece)
 {
     struct mgpu_trainer *t = job->t;
     const struct mgpu_batch_run *run = job->run;
@@ -175,7 +174,7 @@ static int begin_piece(const struct job *job, struct mgpu_rank *rank, const stru
     scalars[MGPU_SCALAR_SAMPLE_BASE] = (double)piece->own_first;
     struct mgpu_execution r = {.last_piece = piece->number == job->pieces - 1,
                                .idle = count == 0,
-                               .contributes = t->pieces > 1 || contributes,
+                               .contributes = t->pieces > 1 || count > 0,
                                .losses = run->mode == MGPU_MODE_PREDICT ? 0 : t->losses,
                                .check_gradients = run->update,
                                .not_finite = job->skips ? &t->not_finite[rank->rank] : NULL,
@@ -279,20 +278,25 @@ static int put_back(struct mgpu_rank *rank, void *context)
     return 0;
 }
 
+/* Before the first piece. */
+static int prepare_rank(const struct job *job, struct mgpu_rank *rank)
+{
+    if (job->skips && job->run->update)
+        MGPU_TRY(keep(job->t, rank));
+    if (job->t->pieces > 1 && job->run->mode == MGPU_MODE_TRAIN)
+        MGPU_TRY(mgpu_rank_clear(rank, MGPU_BUFFER_GRADIENTS));
+    return 0;
+}
+
 static int run_rank(struct mgpu_rank *rank, void *context)
 {
     const struct job *job = context;
     struct mgpu_trainer *t = job->t;
-    bool contributes = false;
     struct piece piece;
-    if (job->skips && job->run->update)
-        MGPU_TRY(keep(t, rank));
-    if (t->pieces > 1 && job->run->mode == MGPU_MODE_TRAIN)
-        MGPU_TRY(mgpu_rank_clear(rank, MGPU_BUFFER_GRADIENTS));
+    MGPU_TRY(prepare_rank(job, rank));
     for (int m = 0; m < job->pieces; m++) {
         MGPU_TRY(find_piece(&piece, t, rank, job->run, m));
-        contributes = contributes || piece.own_count;
-        MGPU_TRY(begin_piece(job, rank, &piece, contributes));
+        MGPU_TRY(begin_piece(job, rank, &piece));
         if (job->names)
             continue;
         send_next(t, rank, &piece);
@@ -301,26 +305,34 @@ static int run_rank(struct mgpu_rank *rank, void *context)
     return 0;
 }
 
-/* ---- Two batches on the ranks ----------------------------------------------------------------
+/* ---- Two pieces on the ranks -----------------------------------------------------------------
  *
- * With options.run_ahead the next step is on the GPU, behind this one, before the host reads this
- * one's loss: so the GPU waits for nobody between two steps. What is not finite in one stops the
- * updates of the other there, too. */
+ * With options.run_ahead the next piece, of this batch or of the next one, is on the GPU, behind
+ * this one, before the host reads this one's loss: so the GPU waits for nobody between two steps.
+ * What is not finite in one stops the updates of the other there, too. */
 
-static int begin_alone(const struct job *job, struct mgpu_rank *rank)
+static int begin_first(const struct job *job, struct mgpu_rank *rank)
 {
     struct piece piece;
+    MGPU_TRY(prepare_rank(job, rank));
     MGPU_TRY(find_piece(&piece, job->t, rank, job->run, 0));
-    return begin_piece(job, rank, &piece, piece.own_count > 0);
+    return begin_piece(job, rank, &piece);
 }
 
+/* All pieces have begun then, and all but the last are over. */
 static int begin_rank(struct mgpu_rank *rank, void *context)
 {
     struct job *job = context;
-    struct piece piece;
+    struct piece piece, next;
     if (!job->begun)
-        MGPU_TRY(begin_alone(job, rank));
+        MGPU_TRY(begin_first(job, rank));
     MGPU_TRY(find_piece(&piece, job->t, rank, job->run, 0));
+    for (int m = 1; m < job->pieces; m++) {
+        MGPU_TRY(find_piece(&next, job->t, rank, job->run, m));
+        MGPU_TRY(begin_piece(job, rank, &next));
+        MGPU_TRY(end_piece(job, rank, &piece));
+        piece = next;
+    }
     job->sent[rank->rank] = send_next(job->t, rank, &piece);
     return 0;
 }
@@ -330,8 +342,8 @@ static int end_rank(struct mgpu_rank *rank, void *context)
     const struct job *job = context;
     struct piece piece;
     if (job->next)
-        MGPU_TRY(begin_alone(job->next, rank));
-    MGPU_TRY(find_piece(&piece, job->t, rank, job->run, 0));
+        MGPU_TRY(begin_first(job->next, rank));
+    MGPU_TRY(find_piece(&piece, job->t, rank, job->run, job->pieces - 1));
     return end_piece(job, rank, &piece);
 }
 
@@ -341,11 +353,10 @@ static int finish_rank(struct mgpu_rank *rank, void *context)
     return mgpu_rank_finish(rank);
 }
 
-/* The step that has begun comes to nothing: the one before it failed. */
+/* The piece that has begun comes to nothing: the one before it failed. */
 static void drop_begun(struct mgpu_trainer *t)
 {
-    if (t->begun.step)
-        mgpu_team_run(t->team, finish_rank, NULL);
+    mgpu_team_run(t->team, finish_rank, NULL);
     t->begun.step = 0;
 }
 
@@ -497,15 +508,20 @@ static int skip(struct mgpu_trainer *t, struct job *job)
     return rc == MGPU_EINVALID ? find_reason(t, job) : rc;
 }
 
-/* Whether the next step may begin before this one is judged: nothing of it depends on how that
- * ends, but for what the GPU itself sees to. */
+/* Whether a piece may begin before the host has read what came of the one before it. */
+static bool runs_ahead(const struct mgpu_trainer *t)
+{
+    return t->options.run_ahead && finishes(t) && !t->carries && !is_timed(t);
+}
+
+/* Whether the next step may, too: nothing of it depends on how this one ends, but for what the GPU
+ * itself sees to. */
 static bool may_begin_next(const struct mgpu_trainer *t, const struct mgpu_batch_run *run)
 {
     const struct mgpu_loss_scale *s = &t->scaling;
     bool scale_is_known = !s->on || (!keeps(t) && s->good + 1 < s->every);
-    return t->options.run_ahead && finishes(t) && run->next && !run->next->waits &&
-           t->pieces == 1 && t->plan->places == 1 && !t->options.skip_nonfinite &&
-           !t->options.gradients && !is_timed(t) && scale_is_known;
+    return runs_ahead(t) && run->next && !run->next->waits && !t->options.skip_nonfinite &&
+           !t->options.gradients && scale_is_known;
 }
 
 /* What is wrong with the next step's labels is said when it is its turn. */
@@ -520,8 +536,9 @@ static bool prepare_next(struct mgpu_trainer *t, struct job *next)
 
 static int run_two(struct mgpu_trainer *t, struct job *job)
 {
-    struct job next = {.t = t, .run = job->run->next, .pieces = 1, .skips = job->skips};
     bool both = may_begin_next(t, job->run);
+    struct job next = {.t = t, .run = job->run->next, .skips = job->skips};
+    next.pieces = both ? pieces_of(t, next.run) : 0;
     MGPU_TRY(mgpu_team_run(t->team, begin_rank, job));
     for (int r = 0; r < mgpu_team_size(t->team); r++)
         both = both && job->sent[r];
@@ -548,8 +565,7 @@ int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, dou
     t->begun.step = 0;
     set_scalars(t, run, t->step, counts, job.scalars);
     clear_results(t);
-    int rc = job.begun || may_begin_next(t, run) ? run_two(t, &job)
-                                                 : mgpu_team_run(t->team, run_rank, &job);
+    int rc = job.begun || runs_ahead(t) ? run_two(t, &job) : mgpu_team_run(t->team, run_rank, &job);
     MGPU_TRY(rc == MGPU_EINVALID ? find_reason(t, &job) : rc);
     for (int i = 0; i < t->losses && !predicts; i++)
         losses[i] = result(t, i);

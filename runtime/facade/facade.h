@@ -94,7 +94,8 @@ struct mgpu_ahead {
     int piece;
 };
 
-/* The step after the one that was told last, which the ranks have already (options.run_ahead). */
+/* The step after the one that was told last, whose first piece the ranks have already
+ * (options.run_ahead). */
 struct mgpu_begun {
     int64_t step; /* 0: none */
     double counts[MGPU_MAX_LOSSES];

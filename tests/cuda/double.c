@@ -147,14 +147,3 @@ void double_no_capture(bool fails)
 {
     double_gpu.no_capture = fails;
 }
-
-void double_compile(int sm)
-{
-    double_gpu.sm = sm;
-}
-
-int double_compiled(int *registers)
-{
-    *registers = double_gpu.registers;
-    return double_gpu.kernels;
-}

@@ -52,10 +52,13 @@ void double_driver_version(int version);
 /* From now on captures fail. */
 void double_no_capture(bool fails);
 
-/* From now on NVRTC compiles all kernels too, for this compute capability (90: 9.0; 0: no more),
- * and complains where it cannot, or where a kernel spills registers; the number of kernels so far,
- * and the most registers that one took. */
-void double_compile(int sm);
-int double_compiled(int *registers);
+/* From now on NVRTC compiles all kernels too, for each of these compute capabilities (90: 9.0), and
+ * complains where it cannot, or where a kernel spills registers. What it made so far: */
+struct double_kernels {
+    int count;
+    int registers, shared, spilled; /* the most that one took; bytes */
+};
+void double_compile(const int *sm, int count);
+struct double_kernels double_compiled(void);
 
 #endif

@@ -29,36 +29,64 @@ static nvrtcResult nvrtc_create(nvrtcProgram *out, const char *source, const cha
     return NVRTC_SUCCESS;
 }
 
-static void look_at_kernels(const struct mgpu_cubin *cubin, const char *text)
+static int larger(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+static void look_at_kernels(const struct mgpu_cubin *cubin, const char *text, int sm)
 {
     static const char mark[] = "KERNEL(";
+    struct double_kernels *all = &double_gpu.kernels;
     for (const char *at = text; (at = strstr(at, mark)); at += sizeof mark - 1) {
         char name[64];
         struct mgpu_kernel_use use;
         const char *from = at + sizeof mark - 1;
         snprintf(name, sizeof name, "%.*s", (int)strcspn(from, ")"), from);
         if (mgpu_cubin_use(cubin, name, &use) < 0 || use.spilled)
-            double_complain("%s spills %d bytes: %.400s", name, use.spilled, at);
-        double_gpu.registers =
-            use.registers > double_gpu.registers ? use.registers : double_gpu.registers;
-        double_gpu.kernels++;
+            double_complain("%s spills %d bytes on sm_%d: %.400s", name, use.spilled, sm, at);
+        all->registers = larger(all->registers, use.registers);
+        all->shared = larger(all->shared, use.shared);
+        all->spilled = larger(all->spilled, use.spilled);
+        all->count++;
     }
+}
+
+static struct mgpu_cuda_nvrtc real;
+
+void double_compile(const int *sm, int count)
+{
+    double_gpu.sm = sm;
+    double_gpu.sms = count;
+    mgpu_cuda_stand_in(&double_driver, NULL);
+    if (mgpu_cuda_load_nvrtc(&real) < 0)
+        double_complain("%s", mgpu_error());
+    mgpu_cuda_stand_in(&double_driver, &double_nvrtc);
+}
+
+struct double_kernels double_compiled(void)
+{
+    return double_gpu.kernels;
+}
+
+static void compile_really(const char *text, int sm)
+{
+    struct mgpu_cubin cubin;
+    int rc = mgpu_cuda_compile_by(&real, &cubin, text, sm);
+    pthread_mutex_lock(&double_gpu.lock); /* several compile at a time */
+    if (rc < 0)
+        double_complain("sm_%d: %s", sm, mgpu_error());
+    else
+        look_at_kernels(&cubin, text, sm);
+    pthread_mutex_unlock(&double_gpu.lock);
+    mgpu_cubin_free(&cubin);
 }
 
 static nvrtcResult nvrtc_compile(nvrtcProgram program, int count, const char *const *options)
 {
-    struct mgpu_cubin cubin;
-    const char *text = (const char *)program;
     (void)count, (void)options;
-    if (!double_gpu.sm)
-        return NVRTC_SUCCESS;
-    mgpu_cuda_stand_in(&double_driver, NULL);
-    if (mgpu_cuda_compile(&cubin, text, double_gpu.sm) < 0)
-        double_complain("%s", mgpu_error());
-    else
-        look_at_kernels(&cubin, text);
-    mgpu_cubin_free(&cubin);
-    mgpu_cuda_stand_in(&double_driver, &double_nvrtc);
+    for (int i = 0; i < double_gpu.sms; i++)
+        compile_really((const char *)program, double_gpu.sm[i]);
     return NVRTC_SUCCESS;
 }
 

@@ -103,7 +103,9 @@ struct double_gpu {
     int complaints, drop;
     float elapsed; /* what lies between any two events, in milliseconds */
     bool no_capture;
-    int sm, kernels, registers;
+    const int *sm; /* to compile for */
+    int sms;
+    struct double_kernels kernels;
     char complaint[512];
     struct double_calls calls;
 };

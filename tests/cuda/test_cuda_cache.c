@@ -1,9 +1,11 @@
-/* Compiled kernels come back from the folder of results; damaged files do not. */
+/* Compiled kernels come back from the folder of results; damaged files do not. Several are compiled
+ * at a time, and nothing shows it. */
 #include "runtime/cuda/cache.h"
 #include "runtime/cuda/compile.h"
 #include "tests/test.h"
 
 #include <dirent.h>
+#include <omp.h>
 #include <unistd.h>
 
 static char folder[] = "/tmp/mgpu-cache-XXXXXX";
@@ -61,6 +63,50 @@ static void test_compile(void)
     mgpu_cubin_free(&second);
 }
 
+static void empty_folder(void)
+{
+    char path[512];
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (e->d_name[0] != '.') {
+            snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+            unlink(path);
+        }
+    closedir(d);
+}
+
+/* Whatever the number of threads: the same code, and of two wrong texts the first one's error. */
+static void test_several(void)
+{
+    enum { TEXTS = 6 };
+    static const char *const good[TEXTS] = {
+        "KERNEL(k_0)(float *x) { *x = 0; }\n", "KERNEL(k_0)(float *x) { *x = 1; }\n",
+        "KERNEL(k_0)(float *x) { *x = 2; }\n", "KERNEL(k_0)(float *x) { *x = 3; }\n",
+        "KERNEL(k_0)(float *x) { *x = 4; }\n", "KERNEL(k_0)(float *x) { *x = 5; }\n"};
+    const char *wrong[TEXTS];
+    struct mgpu_cubin one[TEXTS], all[TEXTS];
+    memcpy(wrong, good, sizeof wrong);
+    wrong[2] = "KERNEL(k_0)(float *x) { *x = early; }\n";
+    wrong[4] = "KERNEL(k_0)(float *x) { *x = late; }\n";
+    for (int i = 0; i < TEXTS; i++)
+        CHECK_OK(mgpu_cuda_compile(&one[i], good[i], 90));
+    for (int threads = 1; threads <= 4; threads++) {
+        omp_set_num_threads(threads);
+        CHECK_FAILS(mgpu_cuda_compile_all(all, wrong, TEXTS, 90), "\"early\"");
+        CHECK(!all[0].data);
+        empty_folder();
+        CHECK_OK(mgpu_cuda_compile_all(all, good, TEXTS, 90));
+        for (int i = 0; i < TEXTS; i++) {
+            CHECK(all[i].log && all[i].size == one[i].size &&
+                  !memcmp(all[i].data, one[i].data, one[i].size));
+            mgpu_cubin_free(&all[i]);
+        }
+        empty_folder();
+    }
+    for (int i = 0; i < TEXTS; i++)
+        mgpu_cubin_free(&one[i]);
+}
+
 int main(void)
 {
     struct mgpu_cubin cubin;
@@ -74,6 +120,7 @@ int main(void)
         return test_failures ? EXIT_FAILURE : 77;
     }
     test_compile();
+    test_several();
     rmdir(folder);
     return test_end();
 }

@@ -153,8 +153,9 @@ static void test_ahead(void)
     CHECK_(!double_complaints(), "%s", double_complaint());
 }
 
-/* Several steps an epoch; what `stop` is told to (mgpu_step_begun) after so many. */
-static void check_ahead(const char *devices, int epochs, int stop)
+/* Several steps an epoch, each in pieces; what `stop` is told to (mgpu_step_begun) after so many.
+ */
+static void check_ahead(const char *devices, int pieces, int epochs, int stop)
 {
     struct mgpu_trainer *t;
     struct mgpu_step_result s;
@@ -163,6 +164,7 @@ static void check_ahead(const char *devices, int epochs, int stop)
     double a[12];
     struct mgpu_options o = options(devices), cpu = options("cpu:0");
     o.batch = cpu.batch = SAMPLES / 4;
+    o.accumulate = cpu.accumulate = pieces;
     o.epochs = cpu.epochs = epochs;
     o.shuffle = cpu.shuffle = true;
     cpu.steps = stop + 1;
@@ -179,7 +181,7 @@ static void check_ahead(const char *devices, int epochs, int stop)
         CHECK(t->begun.step == (last ? 0 : i + 1));
         CHECK(last ? t->ahead[0].step == (i < 4 * epochs ? i + 1 : 0) : t->ahead[0].step == 0);
         if (i > 4) /* all have their graphs */
-            CHECK(after.launched - before.launched == (first ? 2 : last ? 0 : 1));
+            CHECK(after.launched - before.launched == pieces + first - last);
         CHECK(after.allocations == before.allocations);
         CHECK(last || mgpu_weight_read(t, "a", a, 12) == MGPU_EUSAGE);
     }
@@ -199,7 +201,8 @@ static void test_run_ahead(const char *devices)
     struct mgpu_trainer *t;
     struct mgpu_step_result s;
     struct mgpu_options o = options(devices);
-    check_ahead(devices, 3, 9);
+    check_ahead(devices, 1, 3, 9);
+    check_ahead(devices, 2, 3, 9);
     o.run_ahead = true;
     o.batch = SAMPLES / 4;
     CHECK_OK(mgpu_trainer_new(&t, model, &o));
@@ -487,7 +490,7 @@ static void test_not_finite(const char *devices)
 
 /* Step 2 is not finite, and step 3 was given to the GPU by then: it is step 2 that is told, with
  * the node, and the weights are those of step 1. */
-static void test_not_finite_ahead(const char *devices)
+static void test_not_finite_ahead(const char *devices, int pieces)
 {
     enum { COUNT = 12 };
     struct mgpu_trainer *t;
@@ -498,6 +501,7 @@ static void test_not_finite_ahead(const char *devices)
     o.optimizer = "sgd,lr=1e25";
     o.clip_norm = 0;
     o.batch = SAMPLES / 4;
+    o.accumulate = pieces;
     const char *bad = tiny_model("input x float N 4\ninit a float 4 3 = .1\n"
                                  "init b float 3 3 = .1 .2 .3 .3 .2 .1 .1 .3 .2\n"
                                  "h = MatMul(x, a)\ni = MatMul(h, b)\ny = Exp(i)\n"
@@ -558,8 +562,9 @@ int main(void)
     test_early_reuse();
     test_not_finite("cuda:0");
     test_not_finite(two);
-    test_not_finite_ahead("cuda:0");
-    test_not_finite_ahead(two);
+    test_not_finite_ahead("cuda:0", 1);
+    test_not_finite_ahead(two, 1);
+    test_not_finite_ahead(two, 2);
     test_memory();
     test_no_kernel();
     test_many_weights();

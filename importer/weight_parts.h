@@ -32,6 +32,7 @@ struct mgpu_verdict { /* on a use, or on several taken together */
     enum mgpu_weight_role role;
     enum mgpu_part part;
     const char *why; /* of a constant that looks like a weight; else NULL */
+    bool made;       /* a constant that files of weights do not have, whatever its name */
     bool written;    /* a number in the model's code that stands where a weight stands */
 };
 

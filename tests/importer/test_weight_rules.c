@@ -282,6 +282,40 @@ static void check_tables(void)
     CHECK(noted("'mask' is not trained"));
 }
 
+/* What rotary embeddings multiply with: cosines alone and sines alone, whichever axis counts; a
+ * table that is no wave in one place may be learned. */
+static void check_rotary(void)
+{
+    enum { ROWS = 12, WIDTH = 6 };
+    for (int damaged = 0; damaged < 2; damaged++) {
+        Onnx__ModelProto *m = begin("pytorch");
+        float table[2][ROWS][WIDTH];
+        for (int t = 0; t < ROWS; t++)
+            for (int j = 0; j < WIDTH; j++) {
+                float angle = (float)t * powf(10000, -(float)(j % 3) / 3);
+                table[0][t][j] = cosf(angle);
+                table[1][t][j] = sinf(angle);
+            }
+        table[0][7][2] -= damaged * 0.1f;
+        table[1][ROWS - 1][0] -= damaged * 0.1f;
+        for (int i = 0; i < 2; i++) {
+            const int64_t *dims =
+                i ? (const int64_t[]){1, ROWS, 1, WIDTH} : (const int64_t[]){1, 1, ROWS, WIDTH};
+            Onnx__TensorProto *t =
+                build_tensor(i ? "unsqueeze_3" : "unsqueeze_1", MGPU_FLOAT, 4, dims);
+            build_raw(t, table[i], sizeof table[i]);
+            build_initializer(m->graph, t);
+        }
+        build_add(m->graph, "Mul", "x unsqueeze_1", "a");
+        build_add(m->graph, "Mul", "x unsqueeze_3", "b");
+        build_add(m->graph, "Add", "a b", "y");
+        identify(m);
+        CHECK_ROLE("unsqueeze_1", damaged ? "trained" : "constant");
+        CHECK_ROLE("unsqueeze_3", damaged ? "trained" : "constant");
+        CHECK(damaged || noted("'unsqueeze_1' is not trained: positions as sines and cosines"));
+    }
+}
+
 /* The points that affine_grid moves are no weight; with one of them elsewhere they may be. */
 static void check_base_grid(void)
 {
@@ -798,6 +832,7 @@ int main(void)
     check_scalars();
     check_places();
     check_tables();
+    check_rotary();
     check_base_grid();
     check_merged_statistics();
     check_biases();

@@ -63,6 +63,45 @@ static bool parameter_name(const char *name)
     return true;
 }
 
+/* What dynamo calls results of operators that models compute tables of positions, biases and masks
+ * with. Another name may be a parameter's. */
+static bool is_result_name(const char *name)
+{
+    static const char *const operators[] = {
+        "abs",       "add",         "alias",        "cat",
+        "ceil",      "clamp",       "clone",        "convert_element_type_default",
+        "cos",       "cumsum",      "detach",       "div",
+        "eq",        "exp",         "exp2",         "expand",
+        "flip",      "floor",       "floor_divide", "ge",
+        "gt",        "index",       "le",           "lifted_tensor",
+        "log",       "logical_and", "logical_not",  "logical_or",
+        "lt",        "masked_fill", "maximum",      "minimum",
+        "mul",       "ne",          "neg",          "outer",
+        "permute",   "pow",         "reciprocal",   "remainder",
+        "repeat",    "reshape",     "rsub",         "select",
+        "sin",       "slice",       "sqrt",         "squeeze",
+        "stack",     "sub",         "_to_copy",     "transpose",
+        "unsqueeze", "view",        "where"};
+    for (size_t i = 0; i < sizeof operators / sizeof *operators; i++)
+        if (is_word(name, operators[i]))
+            return true;
+    return !parameter_name(name);
+}
+
+bool mgpu_weight_is_of_code(const struct mgpu_identify *in, int initializer)
+{
+    const char *at = in->model->initializer[initializer].folded_from;
+    bool code = at && strchr(at, '\'');
+    while (code && (at = strchr(at, '\''))) {
+        const char *end = strchr(++at, '\'');
+        if (!end)
+            return false;
+        code = is_result_name(mgpu_arena_format(in->arena, "%.*s", (int)(end - at), at));
+        at = end + 1;
+    }
+    return code;
+}
+
 /* ---- Values --------------------------------------------------------------------------------- */
 
 uint64_t mgpu_weight_bits(const struct mgpu_array *a, int64_t i)

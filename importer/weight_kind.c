@@ -380,6 +380,8 @@ static void found_joined(struct walk *w, const struct mgpu_onnx_node *node, int 
     const char *table;
     if (f->count == 1 && !is_learned_number(w, node, input))
         found(w, MGPU_ROLE_CONSTANT, NULL);
+    else if (mgpu_weight_is_of_code(w->in, w->initializer))
+        found_made(w, "computed by the model's code, of no parameter");
     else if (f->count > 1 && (table = mgpu_weight_table(w->in, w->initializer, false)))
         found(w, MGPU_ROLE_CONSTANT, table);
     else if (w->in->dynamo && f->equal && !f->named &&

@@ -1,5 +1,6 @@
 /* The initializers of an ONNX model as a file of weights: of its graph, inner graphs, functions. */
-#include "exporter/variables.h"
+#include "exporter/checkpoint.h"
+#include "importer/weights.h"
 #include "runtime/base/status.h"
 
 #include <stdlib.h>
@@ -27,18 +28,19 @@ static void close_model(struct mgpu_checkpoint *c)
     free(o);
 }
 
-static bool is_weight(enum mgpu_weight_role role)
-{
-    return role == MGPU_ROLE_TRAINED || role == MGPU_ROLE_FROZEN || role == MGPU_ROLE_STATISTIC;
-}
-
 static int read_all(struct mgpu_checkpoint *c)
 {
     struct onnx *o = c->state;
     struct mgpu_weights *weights;
     MGPU_TRY(mgpu_onnx_read(&o->file, c->path));
     MGPU_TRY(mgpu_onnx_model_new(&o->model, o->file));
-    MGPU_TRY(mgpu_prefix(mgpu_variables_identify(&weights, o->model), "%s", c->path));
+    MGPU_TRY(
+        mgpu_prefix(mgpu_weights_identify(&weights, o->model, &(struct mgpu_weights_options){0}),
+                    "%s", c->path));
+    bool *held = mgpu_xcalloc((size_t)o->model->initializers + 1, sizeof *held);
+    for (int i = 0; i < weights->count; i++)
+        for (int h = 0; h < weights->weight[i].holders; h++)
+            held[weights->weight[i].holder[h].initializer] = true;
     for (int i = 0; i < o->model->initializers; i++) {
         const struct mgpu_onnx_initializer *init = &o->model->initializer[i];
         if (init->array.type == MGPU_UNDEFINED)
@@ -48,9 +50,10 @@ static int read_all(struct mgpu_checkpoint *c)
         t->rank = init->array.rank;
         memcpy(t->dims, init->array.dims, sizeof t->dims);
         t->place = &init->array;
-        t->weight = is_weight(weights->role[i]);
+        t->weight = held[i];
         mgpu_checkpoint_name(c, t, t->name);
     }
+    free(held);
     mgpu_weights_free(weights);
     return 0;
 }

@@ -86,10 +86,21 @@ static bool is_listed(const struct mgpu_variables *v, int variable)
     return false;
 }
 
+/* A recurrent layer has several variables in one tensor. */
+static bool is_in_list(const struct mgpu_framework_arrays *a, const char *name)
+{
+    for (int i = 0; i < a->count; i++)
+        if (!strcmp(a->array[i].name, name))
+            return true;
+    return false;
+}
+
 static void add_nameless(struct mgpu_framework_arrays *a, int variable)
 {
     const struct mgpu_variable *x = &a->variables->variable[variable];
     const char *name = mgpu_variable_initializer(a->variables, variable);
+    if (is_in_list(a, name))
+        return;
     add(a, name, NULL,
         (struct mgpu_framework_from){
             .variable = -1, .weight = x->weight, .holder = x->holder, .tensor = -1});
@@ -97,10 +108,26 @@ static void add_nameless(struct mgpu_framework_arrays *a, int variable)
     const char *from = a->variables->model->initializer[initializer].folded_from;
     if (x->computed)
         mgpu_note("'%s' is no parameter of the model: the exporter computed it of %s", name, from);
-    else
-        mgpu_note("the graph does not tell what '%s' is called in PyTorch: its name and layout are "
-                  "the graph's",
-                  name);
+}
+
+static void tell_nameless(const struct mgpu_framework_arrays *a)
+{
+    const struct mgpu_variables *v = a->variables;
+    const char *first = NULL;
+    int n = 0;
+    for (int i = 0; i < v->count; i++) {
+        const char *name = mgpu_variable_initializer(v, i);
+        if (!mgpu_variable_is_nameless(v, i) || v->variable[i].computed ||
+            (first && !strcmp(first, name)))
+            continue;
+        first = first ? first : name;
+        n++;
+    }
+    const char *more = n > 1 ? mgpu_arena_format(a->arena, " and %d more", n - 1) : "";
+    if (n)
+        mgpu_note("the graph does not tell what '%s'%s %s called in PyTorch: names and layouts are "
+                  "the graph's (--like FILE.safetensors gives PyTorch's)",
+                  first, more, n > 1 ? "are" : "is");
 }
 
 /* The framework has layer and normalisation apart, as they were before. */
@@ -118,6 +145,54 @@ static void tell_folded(const struct mgpu_variables *v)
         mgpu_note("%d layer%s a folded batch normalisation: no %s takes this file", n,
                   n == 1 ? " holds" : "s hold",
                   v->family == MGPU_FAMILY_KERAS ? "model of Keras" : "state_dict");
+}
+
+/* Names that hang on which modules were called (module_paths.h). */
+static void tell_likely(const struct mgpu_framework_arrays *a)
+{
+    const char *first = NULL;
+    int n = 0;
+    for (int i = 0; i < a->count; i++) {
+        const struct mgpu_variables *v = a->variables;
+        const struct mgpu_variable_layer *l =
+            a->from[i].variable < 0 ? NULL : &v->layer[v->variable[a->from[i].variable].layer];
+        if (!l || l->proven == strlen(l->path))
+            continue;
+        first = first ? first : a->array[i].name;
+        n++;
+    }
+    if (n)
+        mgpu_note(
+            "%s of the modules that were called: a ModuleDict is not, and the graph does not "
+            "tell of one (--like FILE.safetensors gives its names)",
+            n == 1 ? mgpu_arena_format(a->arena, "'%s' is the name", first)
+                   : mgpu_arena_format(a->arena, "'%s' and %d more are the names", first, n - 1));
+}
+
+/* TorchScript writes only what a state_dict has; dynamo does not say which buffers are none of it.
+ */
+static void tell_buffers(const struct mgpu_framework_arrays *a)
+{
+    const struct mgpu_variables *v = a->variables;
+    const char *first = NULL;
+    int n = 0;
+    bool dynamo = false;
+    for (int i = 0; i < v->model->node_total && !dynamo; i++)
+        dynamo = *v->model->all[i]->layer && *v->model->all[i]->layer != '/';
+    for (int i = 0; i < a->count && dynamo; i++) {
+        int variable = a->from[i].variable;
+        if (variable < 0 || !v->variable[variable].rank || !mgpu_variable_is_constant(v, variable))
+            continue;
+        first = first ? first : a->array[i].name;
+        n++;
+    }
+    if (n)
+        mgpu_note("'%s'%s: load_state_dict refuses what is not persistent (--like "
+                  "FILE.safetensors leaves it out)",
+                  first,
+                  n == 1
+                      ? " is taken for a buffer"
+                      : mgpu_arena_format(a->arena, " and %d more are taken for buffers", n - 1));
 }
 
 static void tell_constants(const struct mgpu_variables *v)
@@ -184,8 +259,12 @@ static void list_plain(struct mgpu_framework_arrays *a)
             add_nameless(a, i);
         else if (!is_listed(v, i) && !mgpu_variable_is_later_part(v, i))
             mgpu_framework_add(a, i, mgpu_framework_name(a, i, root), NULL);
-    if (v->family == MGPU_FAMILY_TORCH)
+    if (v->family == MGPU_FAMILY_TORCH) {
         list_shared(a);
+        tell_nameless(a);
+        tell_likely(a);
+        tell_buffers(a);
+    }
     if (v->assumed)
         mgpu_note("'%s' has no names left and is taken for PyTorch's MultiheadAttention: the order "
                   "of its products says which is which",
@@ -208,6 +287,11 @@ static const char *doubled_name(const struct mgpu_framework_arrays *a)
 
 /* ---- As another file ------------------------------------------------------------------------- */
 
+static bool is_keras(enum mgpu_target target)
+{
+    return target == MGPU_TARGET_KERAS_H5 || target == MGPU_TARGET_KERAS_STORE;
+}
+
 static void add_like(struct mgpu_framework_arrays *a, int tensor, const char *name,
                      const char *layer)
 {
@@ -229,7 +313,7 @@ static void list_like(struct mgpu_framework_arrays *a, enum mgpu_target target)
         if (store && (x->weight || seed))
             add_like(a, t, x->name + 1, *x->layer ? x->layer : NULL);
         else if (x->weight)
-            add_like(a, t, x->name, x->group);
+            add_like(a, t, x->name, is_keras(target) ? x->group : NULL);
     }
 }
 
@@ -257,6 +341,12 @@ static const char *without_order(const struct mgpu_checkpoint *c)
 static int check_like(const struct mgpu_checkpoint *c, enum mgpu_target target)
 {
     bool legacy = target == MGPU_TARGET_KERAS_H5;
+    bool free_names = c->kind == MGPU_CHECKPOINT_SAFETENSORS || c->kind == MGPU_CHECKPOINT_NPZ;
+    if (!is_keras(target) && !free_names)
+        return mgpu_fail(MGPU_EINVALID, "%s is %s: a .safetensors or .npz must be followed",
+                         c->path, mgpu_checkpoint_kind_name(c->kind));
+    if (!is_keras(target))
+        return 0;
     if (legacy ? !mgpu_checkpoint_is_store(c) && c->kind < MGPU_CHECKPOINT_SAFETENSORS
                : mgpu_checkpoint_is_store(c))
         return 0;
@@ -269,6 +359,19 @@ static int check_like(const struct mgpu_checkpoint *c, enum mgpu_target target)
                          c->path, without_order(c));
     return mgpu_fail(MGPU_EINVALID, "%s is %s: a file of the same layout must be followed%s",
                      c->path, mgpu_checkpoint_kind_name(c->kind), legacy ? ", or a .keras" : "");
+}
+
+/* Whether one of the files is for others than Keras's layouts. */
+static bool has_free_names(const char *const *like)
+{
+    bool found = false;
+    for (int i = 0; like[i] && !found; i++) {
+        struct mgpu_checkpoint *c;
+        found = mgpu_checkpoint_open(&c, like[i], true) < 0 ||
+                check_like(c, MGPU_TARGET_SAFETENSORS) == 0;
+        mgpu_checkpoint_close(c);
+    }
+    return found;
 }
 
 /* The first file of this layout, or one that stands for it. */
@@ -287,17 +390,18 @@ static int open_like(struct mgpu_framework_arrays *a, enum mgpu_target target,
 }
 
 static int follow(struct mgpu_framework_arrays *a, const struct mgpu_model_source *s,
-                  enum mgpu_target target, const char *const *like)
+                  enum mgpu_target target, const char *const *like, bool by_order)
 {
-    static const struct mgpu_match_options strict;
+    const struct mgpu_match_options all = {.by_order = by_order};
     MGPU_TRY(open_like(a, target, like));
-    if (s->state && !a->like->ordered)
+    if (s->state && is_keras(target) && !a->like->ordered)
         return mgpu_fail(MGPU_EINVALID,
                          "%s does not say in which order the model has its layers, which the "
                          "optimizer's state goes by: --like wants a .keras",
                          a->like->path);
-    mgpu_variables_new(&a->variables, s->model, s->weights, MGPU_FAMILY_KERAS);
-    MGPU_TRY(mgpu_match_new(&a->match, a->like, a->variables, &strict));
+    mgpu_variables_new(&a->variables, s->model, s->weights,
+                       is_keras(target) ? MGPU_FAMILY_KERAS : mgpu_framework_family(s->model));
+    MGPU_TRY(mgpu_match_new(&a->match, a->like, a->variables, &all));
     if (target == MGPU_TARGET_KERAS_H5 && mgpu_checkpoint_is_store(a->like))
         list_legacy_like(a);
     else
@@ -311,15 +415,18 @@ static int name_all(struct mgpu_framework_arrays *a, const struct mgpu_model_sou
                     enum mgpu_target target, const struct mgpu_model_write_options *o)
 {
     bool store = target == MGPU_TARGET_KERAS_STORE;
-    if (o->like && *o->like && (store || target == MGPU_TARGET_KERAS_H5))
-        return follow(a, s, target, o->like);
+    bool like = o->like && *o->like;
+    if (like && (is_keras(target) || has_free_names(o->like)))
+        return follow(a, s, target, o->like, o->by_order);
+    if (like)
+        mgpu_note("--like: only .safetensors and .npz are followed here");
     if (o->onnx_names && !store) {
         list_initializers(a, s);
         return 0;
     }
     enum mgpu_family family = store ? MGPU_FAMILY_KERAS : mgpu_framework_family(s->model);
     mgpu_variables_new(&a->variables, s->model, s->weights, family);
-    if (family == MGPU_FAMILY_KERAS && (store || target == MGPU_TARGET_KERAS_H5))
+    if (family == MGPU_FAMILY_KERAS && is_keras(target))
         MGPU_TRY(mgpu_framework_keras(a, target, o->by_order, s->state != NULL));
     else
         list_plain(a);

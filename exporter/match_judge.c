@@ -56,10 +56,10 @@ static void check_shape(struct mgpu_match *m, int tensor)
 
 /* ---- What is missing, what is left ----------------------------------------------------------- */
 
-/* A scalar that only its name makes a weight may be none in the framework. */
+/* What only its name makes a weight may be none in the framework. */
 static bool is_maybe(const struct mgpu_match *m, int variable)
 {
-    return m->model->variable[variable].rank == 0 && !m->model->variable[variable].computed;
+    return mgpu_variable_is_constant(m->model, variable) && !m->model->variable[variable].computed;
 }
 
 /* Of tied initializers one is enough. */
@@ -250,10 +250,7 @@ static const char *why_left(const struct mgpu_match *m, const struct mgpu_layers
         return "has no place: its layer has no bias in the model (an exporter leaves out biases of "
                "zero; mgpu-train --add-bias puts them back)";
     if (is_normalisation(m->file, l) && any_folded(m->model))
-        return m->model->model->producer == MGPU_PRODUCER_TENSORFLOW
-                   ? "has no place: the exporter folded batch normalisations into other weights"
-                   : "has no place: the exporter folded batch normalisations into other weights "
-                     "(an export in training form keeps them)";
+        return "has no place: the exporter folded batch normalisations into other weights";
     return "has no place in the model";
 }
 
@@ -306,6 +303,20 @@ static const char *what_allows(const struct mgpu_match *m, const struct mgpu_mat
                           : " (--partial takes the rest)";
 }
 
+/* Where PyTorch's exporter made other weights of the file's, one that does not is wanted; NULL:
+ * it did not. */
+static const char *how_to_export(const struct mgpu_match *m)
+{
+    const struct mgpu_variables *v = m->model;
+    bool made = false;
+    for (int i = 0; i < m->faults && v->model->producer == MGPU_PRODUCER_PYTORCH; i++) {
+        int variable = m->fault[i].variable;
+        made |= m->fault[i].kind == MGPU_MATCH_MISSING &&
+                (v->variable[variable].computed || mgpu_variable_is_folded(v, variable));
+    }
+    return made ? MGPU_WEIGHT_UNFOLDED : NULL;
+}
+
 /* `any`: something did match; else nothing is allowed. */
 static int refuse(struct mgpu_match *m, const struct mgpu_match_options *o, bool any)
 {
@@ -326,8 +337,12 @@ static int refuse(struct mgpu_match *m, const struct mgpu_match_options *o, bool
     }
     if (more)
         text = mgpu_arena_format(m->arena, "%s; and %d more", text, more);
+    const char *how = how_to_export(m);
     return mgpu_fail(MGPU_EINVALID, "%s: %d of %d tensors:%s%s", m->file->path, m->matched,
-                     m->total, text, any ? what_allows(m, o) : "");
+                     m->total, text,
+                     how   ? how
+                     : any ? what_allows(m, o)
+                           : "");
 }
 
 int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,

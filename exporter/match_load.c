@@ -67,18 +67,18 @@ static int convert(struct mgpu_array *out, const struct mgpu_array *a, enum mgpu
 
 /* The tensor in the initializer's type. */
 static int load_as(struct mgpu_array *out, const struct mgpu_match *m, int tensor,
-                   enum mgpu_dtype type, const struct mgpu_match_options *o)
+                   enum mgpu_dtype type, bool allow_nonfinite)
 {
     struct mgpu_array a;
     MGPU_TRY(mgpu_checkpoint_load(m->file, tensor, &a));
     const char *name = m->file->tensor[tensor].name;
-    int rc = o->allow_nonfinite ? 0 : mgpu_match_finite(&a, name);
+    int rc = allow_nonfinite ? 0 : mgpu_match_finite(&a, name);
     if (rc == 0 && a.type == type) {
         *out = a;
         return 0;
     }
     if (rc == 0)
-        rc = convert(out, &a, type, name, o->allow_nonfinite);
+        rc = convert(out, &a, type, name, allow_nonfinite);
     mgpu_array_free(&a);
     return mgpu_prefix(rc, "%s", m->file->path);
 }
@@ -152,7 +152,8 @@ static int fill_variable(struct loading *l, struct mgpu_array *to, int variable)
 {
     struct mgpu_array a;
     int tensor = tensor_of(l, variable);
-    MGPU_TRY(load_as(&a, l->m, tensor, to->type, l->o));
+    bool mask = mgpu_variable_is_constant(l->m->model, variable); /* may have -infinity */
+    MGPU_TRY(load_as(&a, l->m, tensor, to->type, mask || l->o->allow_nonfinite));
     l->converted += l->m->file->tensor[tensor].type != to->type;
     if (l->m->whole[variable])
         memcpy(to->data, a.data, (size_t)mgpu_array_count(to) * mgpu_dtype_size(to->type));
@@ -195,6 +196,24 @@ static int fill_holder(struct loading *l, struct mgpu_weights *w, int first)
     return rc;
 }
 
+/* Buffers need not be in a state_dict. */
+static void tell_kept(const struct loading *l)
+{
+    const struct mgpu_variables *v = l->m->model;
+    const char *first = NULL;
+    int n = 0;
+    for (int i = 0; i < v->count && !l->o->slot; i++)
+        if (mgpu_variable_is_constant(v, i) && v->variable[i].rank > 0 && l->m->tensor[i] < 0) {
+            first = first ? first : mgpu_variable_initializer(v, i);
+            n++;
+        }
+    if (n == 1)
+        mgpu_note("%s does not hold '%s': it stays as the model has it", l->m->file->path, first);
+    else if (n)
+        mgpu_note("%s does not hold '%s' and %d more constants: they stay as the model has them",
+                  l->m->file->path, first, n - 1);
+}
+
 int mgpu_match_load(const struct mgpu_match *m, struct mgpu_weights *weights,
                     const struct mgpu_match_options *options)
 {
@@ -216,6 +235,8 @@ int mgpu_match_load(const struct mgpu_match *m, struct mgpu_weights *weights,
         rc = fill_holder(&l, weights, i);
     }
     free(done);
+    if (rc == 0)
+        tell_kept(&l);
     if (rc == 0 && l.converted && !options->slot)
         mgpu_note("%s: %d tensors are of another type than the model's and were converted",
                   m->file->path, l.converted);

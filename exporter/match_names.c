@@ -144,6 +144,76 @@ static int named_layers(struct naming *n)
     return count;
 }
 
+/* ---- Layers in what was not called ----------------------------------------------------------- */
+
+/* Whether the path is the layer's with more parts between those that nothing proves: of a
+ * ModuleDict TorchScript does not tell, and what it counts on may have its number from there. */
+static bool may_be_inside(const struct naming *n, const char *path,
+                          const struct mgpu_variable_layer *s)
+{
+    const char *ours = s->path + s->proven, *theirs = path + s->proven;
+    if (s->proven == strlen(s->path) || strncmp(path, s->path, s->proven))
+        return false;
+    while (*ours) {
+        int number;
+        ours += *ours == '/';
+        const char *part = mgpu_arena_format(n->m->arena, "%.*s", (int)strcspn(ours, "/"), ours);
+        bool last = !ours[strlen(part)], found = false;
+        size_t base = last && s->guessed ? mgpu_keras_numbered(part, &number) : strlen(part);
+        while (*theirs && !found) {
+            theirs += *theirs == '/';
+            size_t size = strcspn(theirs, "/");
+            found = (!last || !theirs[size]) && !strncmp(theirs, part, size) &&
+                    (size == strlen(part) || size == base);
+            theirs += size;
+        }
+        if (!found)
+            return false;
+        ours += strlen(part);
+    }
+    return !*theirs;
+}
+
+/* The one layer of the file that such a layer may be; -1: none, or several. */
+static int layer_inside(const struct naming *n, int layer)
+{
+    int found = -1;
+    for (int i = 0; i < n->file->count; i++) {
+        const struct mgpu_file_layer *l = &n->file->layer[i];
+        if (l->of >= 0 || !may_be_inside(n, l->path, &n->m->model->layer[layer]) ||
+            !mgpu_match_looks_like(n->m, l, layer))
+            continue;
+        if (found >= 0)
+            return -1;
+        found = i;
+    }
+    return found;
+}
+
+static bool is_taken(const struct naming *n, int layer)
+{
+    for (int i = 0; i < n->file->count; i++)
+        if (n->file->layer[i].of == layer)
+            return true;
+    return false;
+}
+
+/* Each of the layers and each of the file's must have but one that it may be. */
+static void pair_inside(struct naming *n)
+{
+    const struct mgpu_variables *v = n->m->model;
+    for (int s = 0; s < v->layers && !n->m->rivals; s++) {
+        int found = is_taken(n, s) ? -1 : layer_inside(n, s);
+        for (int other = 0; other < v->layers && found >= 0; other++)
+            if (other != s && !is_taken(n, other) &&
+                may_be_inside(n, n->file->layer[found].path, &v->layer[other]) &&
+                mgpu_match_looks_like(n->m, &n->file->layer[found], other))
+                found = -1;
+        if (found >= 0)
+            n->file->layer[found].of = s;
+    }
+}
+
 /* ---- Roots ----------------------------------------------------------------------------------- */
 
 static size_t first_part(const char *path)
@@ -370,6 +440,7 @@ void mgpu_match_names(struct mgpu_match *m, struct mgpu_layers *f, bool counted)
         else
             named_layers(&n);
     }
+    pair_inside(&n);
     tell_root(&n);
     for (int i = 0; i < f->count; i++)
         if (f->layer[i].of >= 0)

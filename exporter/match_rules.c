@@ -1,5 +1,6 @@
 /* Rules of the user, one a line: "theirs -> ours". '#' begins a comment. One '*' on both sides
- * stands for the same text. */
+ * stands for the same text. Rules without it go first; the others, in their order, are for what no
+ * rule before them took. */
 #include "exporter/match_parts.h"
 #include "runtime/base/nearest.h"
 #include "runtime/base/status.h"
@@ -43,13 +44,23 @@ static int unknown(const struct mgpu_match *m, const char *name)
                      near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-static int use_rule(struct mgpu_match *m, const char *theirs, const char *ours)
+struct rule {
+    const char *theirs, *ours;
+    int line;
+    bool star;
+};
+
+static int use_rule(struct mgpu_match *m, const struct rule *r)
 {
     bool used = false;
     for (int t = 0; t < m->file->count; t++) {
-        const char *to = apply(m, theirs, ours, m->file->tensor[t].name);
+        const char *to = apply(m, r->theirs, r->ours, m->file->tensor[t].name);
         if (!to)
             continue;
+        if (r->star && m->variable[t] >= 0) {
+            used = true;
+            continue;
+        }
         int variable = variable_called(m, to);
         if (variable < 0 && mgpu_checkpoint_is_counter(&m->file->tensor[t]))
             continue;
@@ -63,7 +74,7 @@ static int use_rule(struct mgpu_match *m, const char *theirs, const char *ours)
             mgpu_match_pair(m, t, variable);
         used = true;
     }
-    return used ? 0 : mgpu_fail(MGPU_EINVALID, "%s has no '%s'", m->file->path, theirs);
+    return used ? 0 : mgpu_fail(MGPU_EINVALID, "%s has no '%s'", m->file->path, r->theirs);
 }
 
 static char *trimmed(char *text)
@@ -83,7 +94,8 @@ static int count_stars(const char *text)
     return n;
 }
 
-static int use_line(struct mgpu_match *m, char *line)
+/* `line` is cut up; theirs is NULL where there is no rule in it. */
+static int read_rule(struct rule *r, char *line)
 {
     line[strcspn(line, "#")] = 0;
     line = trimmed(line);
@@ -93,12 +105,32 @@ static int use_line(struct mgpu_match *m, char *line)
     if (!arrow)
         return mgpu_fail(MGPU_EINVALID, "'%s' is not 'theirs -> ours'", line);
     *arrow = 0;
-    const char *theirs = trimmed(line), *ours = trimmed(arrow + 2);
-    int stars = count_stars(theirs);
-    if (stars > 1 || stars != count_stars(ours))
+    r->theirs = trimmed(line);
+    r->ours = trimmed(arrow + 2);
+    int stars = count_stars(r->theirs);
+    if (stars > 1 || stars != count_stars(r->ours))
         return mgpu_fail(MGPU_EINVALID, "'%s -> %s': '*' stands once on both sides, or on none",
-                         theirs, ours);
-    return use_rule(m, theirs, ours);
+                         r->theirs, r->ours);
+    r->star = stars == 1;
+    return 0;
+}
+
+static int read_rules(struct rule **rule, int *count, char *text, const char *path)
+{
+    int number = 1;
+    for (char *line = text; line; number++) {
+        struct rule r = {.line = number};
+        char *end = strchr(line, '\n');
+        if (end)
+            *end = 0;
+        MGPU_TRY(mgpu_prefix(read_rule(&r, line), "%s:%d", path, number));
+        line = end ? end + 1 : NULL;
+        if (!r.theirs)
+            continue;
+        *rule = mgpu_grow(*rule, (size_t)*count, sizeof **rule);
+        (*rule)[(*count)++] = r;
+    }
+    return 0;
 }
 
 int mgpu_match_rules(struct mgpu_match *m, const char *path)
@@ -109,14 +141,13 @@ int mgpu_match_rules(struct mgpu_match *m, const char *path)
     char *text = mgpu_arena_format(m->arena, "%.*s", f.size < MOST ? (int)f.size : MOST,
                                    f.data ? (const char *)f.data : "");
     mgpu_mapped_close(&f);
-    int rc = 0, number = 1;
     bool marked = !strncmp(text, "\xef\xbb\xbf", 3); /* UTF-8, as editors of Windows write it */
-    for (char *line = text + (marked ? 3 : 0); line && rc == 0; number++) {
-        char *end = strchr(line, '\n');
-        if (end)
-            *end = 0;
-        rc = mgpu_prefix(use_line(m, line), "%s:%d", path, number);
-        line = end ? end + 1 : NULL;
-    }
+    struct rule *rule = NULL;
+    int count = 0, rc = read_rules(&rule, &count, text + (marked ? 3 : 0), path);
+    for (int star = 0; star < 2; star++)
+        for (int i = 0; i < count && rc == 0; i++)
+            if (rule[i].star == star)
+                rc = mgpu_prefix(use_rule(m, &rule[i]), "%s:%d", path, rule[i].line);
+    free(rule);
     return rc;
 }

@@ -6,28 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Weights --------------------------------------------------------------------------------- */
-
-int mgpu_variables_identify(struct mgpu_weights **out, struct mgpu_onnx_model *model)
-{
-    const char **train = mgpu_xcalloc((size_t)model->initializers + 1, sizeof *train);
-    struct mgpu_weights_options options = {.train = train};
-    train[options.train_count++] = "*";
-    for (int i = 0; i < model->initializers; i++) {
-        const struct mgpu_onnx_initializer *one = &model->initializer[i];
-        bool own = model->producer == MGPU_PRODUCER_PYTORCH
-                       ? mgpu_scope_is_own(one->name)
-                       : strstr(one->name, "/ReadVariableOp") != NULL;
-        if (one->array.rank == 0 && mgpu_is_float(one->array.type) && own)
-            train[options.train_count++] = one->name;
-    }
-    if (options.train_count == 1)
-        options.train_count = 0;
-    int rc = mgpu_weights_identify(out, model, &options);
-    free(train);
-    return rc;
-}
-
 /* ---- Names ----------------------------------------------------------------------------------- */
 
 size_t mgpu_variables_root(const struct mgpu_variables *v)
@@ -80,6 +58,11 @@ const char *mgpu_variable_name(const struct mgpu_variables *v, int variable)
     for (char *at = name; v->family == MGPU_FAMILY_TORCH && (at = strchr(at, '/'));)
         *at = '.';
     return name;
+}
+
+bool mgpu_variable_is_constant(const struct mgpu_variables *v, int variable)
+{
+    return v->weights->weight[v->variable[variable].weight].role == MGPU_ROLE_CONSTANT;
 }
 
 bool mgpu_variable_is_folded(const struct mgpu_variables *v, int variable)

@@ -1,6 +1,7 @@
 #include "exporter/variables.h"
 
 #include "exporter/keras_layers.h"
+#include "exporter/module_paths.h"
 #include "exporter/nameless.h"
 #include "exporter/scopes.h"
 #include "exporter/variable_layout.h"
@@ -15,9 +16,10 @@
 
 struct builder {
     struct mgpu_variables *v;
-    struct mgpu_names *layers; /* by key, to number + 1 */
-    struct mgpu_names *owners; /* path of a product's layer, by the node */
-    struct mgpu_names *depths; /* recurrent layers seen, by module, and of a node, plus 1 */
+    struct mgpu_names *layers;         /* by key, to number + 1 */
+    struct mgpu_names *owners;         /* path of a product's layer, by the node */
+    struct mgpu_names *depths;         /* recurrent layers seen, by module, and of a node, plus 1 */
+    struct mgpu_module_paths *modules; /* PyTorch's */
     bool tensorflow, pytorch, renumbered;
     int *users;    /* of each initializer: the weights that go by its name */
     int *split_of; /* that a run split it off (weights.c), plus 1; 0: it was not split off */
@@ -45,12 +47,21 @@ static const char *path_around(const struct builder *b, const char *name)
     return "";
 }
 
+/* Of a node of PyTorch's, or of others that do not say more. */
+static struct mgpu_module_path module_of(const struct builder *b, const struct mgpu_onnx_node *node)
+{
+    if (b->pytorch && *node->layer == '/')
+        return mgpu_module_path_of(b->modules, node->layer);
+    const char *path = mgpu_scope_of_layer(b->v->arena, node->layer);
+    return (struct mgpu_module_path){path, strlen(path), false};
+}
+
 static const char *recurrent_path(const struct builder *b, const struct mgpu_variable_reader *r,
                                   int directions)
 {
     const struct mgpu_onnx_node *node = r->node;
     if (!b->tensorflow)
-        return mgpu_scope_of_layer(b->v->arena, node->layer);
+        return module_of(b, node).path;
     char *path =
         mgpu_arena_string(b->v->arena, node->inputs > 5 ? path_around(b, node->input[5]) : "");
     char *slash = strrchr(path, '/');
@@ -125,7 +136,7 @@ static int exported_as(const struct builder *b, const struct mgpu_holder *h)
 static const char *path_of_reader(const struct builder *b, const struct mgpu_variable_reader *r)
 {
     return b->tensorflow ? mgpu_scope_tensorflow(b->v->arena, r->node->name, b->renumbered).path
-                         : mgpu_scope_of_layer(b->v->arena, r->node->layer);
+                         : module_of(b, r->node).path;
 }
 
 /* dynamo merges what copies of a module have: if this reader takes it as the reader in the module
@@ -152,25 +163,34 @@ static const char *path_in_copy(const struct builder *b, const struct mgpu_varia
     return NULL;
 }
 
+/* Whether dynamo called it as the result of one of the operators: "expand_1". */
+static bool is_result(const char *name, const char *const *operators)
+{
+    for (int i = 0; operators[i]; i++) {
+        size_t n = strlen(operators[i]);
+        if (!strncmp(name, operators[i], n) && strspn(name + n, "_0123456789") == strlen(name + n))
+            return true;
+    }
+    return false;
+}
+
 /* dynamo: the parameter that the exporter only turned, or put axes of one element around; "" where
  * it computed something else; NULL: the name that the initializer has tells as much. */
 static const char *source_of(const struct builder *b, const struct mgpu_variable_reader *r,
                              int initializer)
 {
     static const char *const turns[] = {"val_", "t", "permute", "transpose", "numpy_t", NULL};
+    static const char *const views[] = {"view", "reshape", "unsqueeze", "squeeze", "expand", NULL};
     const struct mgpu_onnx_initializer *x = &b->v->model->initializer[initializer];
     const char *source =
         x->folded_from && !r->recurrent ? mgpu_scope_source(b->v->arena, x->folded_from) : NULL;
-    bool kernel = r->owner == r->node && x->array.rank == 2, turned = false;
+    bool kernel = r->owner == r->node && x->array.rank == 2;
     int long_axes = 0;
     for (int i = 0; i < x->array.rank; i++)
         long_axes += x->array.dims[i] != 1;
-    for (int i = 0; turns[i] && source; i++) {
-        size_t n = strlen(turns[i]);
-        turned |= !strncmp(x->name, turns[i], n) &&
-                  strspn(x->name + n, "_0123456789") == strlen(x->name + n);
-    }
-    bool viewed = kernel ? turned : !mgpu_scope_is_own(x->name) && long_axes <= 1;
+    bool viewed =
+        kernel ? is_result(x->name, turns)
+               : long_axes <= 1 && (!mgpu_scope_is_own(x->name) || is_result(x->name, views));
     return source && !viewed ? "" : source;
 }
 
@@ -222,6 +242,11 @@ static struct mgpu_scope scope_of(const struct builder *b, struct mgpu_variable_
         s.path = around;
     if (!*s.path && r->owner && b->tensorflow)
         s.path = mgpu_scope_tensorflow(b->v->arena, r->owner->name, b->renumbered).path;
+    struct mgpu_module_path module = {.proven = strlen(s.path)};
+    if (b->pytorch && s.path == around)
+        module = module_of(b, r->node);
+    r->proven = module.proven;
+    r->unknown = module.unknown;
     return s;
 }
 
@@ -274,12 +299,15 @@ static int add_layer(struct builder *b, const char *key, const char *path, bool 
                      const struct mgpu_variable_reader *r, enum mgpu_direction direction)
 {
     struct mgpu_variables *v = b->v;
-    const struct mgpu_variable_layer *known = mgpu_names_get(b->layers, key);
-    if (known)
-        return (int)(intptr_t)known - 1;
+    int known = (int)(intptr_t)mgpu_names_get(b->layers, key) - 1;
+    if (known >= 0 && v->layer[known].proven < r->proven)
+        v->layer[known].proven = r->proven;
+    if (known >= 0)
+        return known;
     v->layer = mgpu_grow(v->layer, (size_t)v->layers, sizeof *v->layer);
     v->layer[v->layers++] = (struct mgpu_variable_layer){.path = path,
                                                          .guessed = guessed,
+                                                         .proven = r->proven,
                                                          .class_name = "",
                                                          .direction = direction,
                                                          .node = r->node->index};
@@ -308,6 +336,13 @@ static void add_variable(struct builder *b, const struct mgpu_variable *of, int 
     v->variable[v->count++].layer = layer;
 }
 
+/* What is not known to be the layer of a path is a layer of its own. */
+static const char *layer_key(const struct builder *b, const struct mgpu_variable_reader *r,
+                             const char *path)
+{
+    return mgpu_arena_format(b->v->arena, r->unknown ? "?%s" : "/%s", path);
+}
+
 static void add_recurrent(struct builder *b, struct mgpu_variable *x,
                           const struct mgpu_variable_reader *r, const struct mgpu_array *a)
 {
@@ -316,6 +351,7 @@ static void add_recurrent(struct builder *b, struct mgpu_variable *x,
     int directions = (int)a->dims[0];
     const char *path = known ? known : recurrent_path(b, r, directions);
     bool keras = b->v->family == MGPU_FAMILY_KERAS;
+    bool guessed = b->tensorflow || r->unknown;
     if (b->tensorflow && !known && (!*path || is_taken(b, path)))
         path = made_up_path(b, r->node);
     mgpu_names_set(b->owners, node, path);
@@ -324,8 +360,8 @@ static void add_recurrent(struct builder *b, struct mgpu_variable *x,
                                         : d                       ? MGPU_WAY_BACKWARD
                                                                   : MGPU_WAY_FORWARD;
         const char *key = keras ? mgpu_arena_format(b->v->arena, "%s %d", node, (int)direction)
-                                : mgpu_arena_format(b->v->arena, "/%s", path);
-        int layer = add_layer(b, key, path, b->tensorflow, r, direction);
+                                : layer_key(b, r, path);
+        int layer = add_layer(b, key, path, guessed, r, direction);
         int depth = depth_of(b, node, path);
         b->v->layer[layer].class_name = mgpu_variable_class_of(r, a, x->role);
         for (int half = 0; half < (keras || x->role != MGPU_VAR_BIAS ? 1 : 2); half++) {
@@ -364,8 +400,7 @@ static void add_plain(struct builder *b, struct mgpu_variable *x,
         path = made_up_path(b, r->owner ? r->owner : r->node);
     if (guessed)
         mgpu_names_set(b->owners, owner, path);
-    int layer =
-        add_layer(b, mgpu_arena_format(b->v->arena, "/%s", path), path, guessed, r, MGPU_WAY_ONE);
+    int layer = add_layer(b, layer_key(b, r, path), path, guessed || r->unknown, r, MGPU_WAY_ONE);
     const char *class_name = mgpu_variable_class_of(r, a, x->role);
     struct mgpu_variable_layer *l = &b->v->layer[layer];
     bool better = !*l->class_name || x->role == MGPU_VAR_DEPTHWISE;
@@ -506,9 +541,11 @@ static void part_tied(struct builder *b)
                 continue;
             struct mgpu_variable_reader r = {0};
             mgpu_variable_reader_of(&r, v, &v->weights->weight[x->weight].holder[x->holder]);
-            const char *path = mgpu_scope_of_layer(v->arena, r.node->layer);
-            if (*path && strcmp(path, v->layer[x->layer].path))
-                x->layer = add_layer(b, mgpu_arena_format(v->arena, "/%s", path), path, false, &r,
+            struct mgpu_module_path module = module_of(b, r.node);
+            r.proven = module.proven;
+            r.unknown = module.unknown;
+            if (*module.path && strcmp(module.path, v->layer[x->layer].path))
+                x->layer = add_layer(b, layer_key(b, &r, module.path), module.path, r.unknown, &r,
                                      MGPU_WAY_ONE);
         }
 }
@@ -550,6 +587,39 @@ static void name_reversible(struct mgpu_variables *v)
     }
 }
 
+/* The path of the module whose parameter the initializer is by its name; "" unknown. */
+static const char *module_by_name(const struct builder *b, const struct mgpu_holder *h)
+{
+    const char *name = alias_of(b, h);
+    if (!*name && b->users[h->initializer] <= 1)
+        name = b->v->model->initializer[exported_as(b, h)].name;
+    return mgpu_scope_dotted(b->v->arena, name).path;
+}
+
+static void learn_module(struct builder *b, struct mgpu_use use, int weight, const char *module)
+{
+    bool moved;
+    use = mgpu_variable_first_use(b->v, use, &moved);
+    const char *layer = b->v->model->all[use.node]->layer;
+    if (*layer == '/' && module)
+        mgpu_module_paths_learn(b->modules, layer, use.input, weight, module);
+    else if (*layer == '/')
+        mgpu_module_paths_read(b->modules, layer, use.input, weight);
+}
+
+/* What the modules around TorchScript's nodes are called. */
+static void learn_modules(struct builder *b, const struct first_use *uses, int n)
+{
+    b->modules = mgpu_module_paths_new(b->v->arena);
+    for (int names = 0; names < 2 && b->pytorch; names++)
+        for (int i = 0; i < n; i++) {
+            const struct mgpu_holder *h =
+                &b->v->weights->weight[uses[i].weight].holder[uses[i].holder];
+            for (int u = 0; u < h->uses; u++)
+                learn_module(b, h->use[u], uses[i].weight, names ? module_by_name(b, h) : NULL);
+        }
+}
+
 void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_model *model,
                         const struct mgpu_weights *weights, enum mgpu_family family)
 {
@@ -572,6 +642,7 @@ void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_mode
     v->renumbered = b.renumbered;
     find_split(&b);
     int n = list_holders(&uses, &b);
+    learn_modules(&b, uses, n);
     for (int i = 0; i < n; i++)
         note_owner(&b, uses[i].weight, uses[i].holder);
     for (int i = 0; i < n; i++)

@@ -48,6 +48,7 @@ struct mgpu_variable {
 struct mgpu_variable_layer {
     const char *path; /* "model/conv2d_1", "enc/layers/0/linear1"; "" unknown */
     bool guessed;     /* the path comes from what stands around, not from the layer's own names */
+    size_t proven;    /* its first characters that are (module_paths.h); Keras: all */
     const char *class_name; /* in snake case; "" unknown */
     enum mgpu_direction direction;
     int node;              /* that reads the first of its weights, by place in the graph */
@@ -68,10 +69,6 @@ struct mgpu_variables {
     struct mgpu_weight_flow *flow;
     const char *assumed; /* a module that only its structure tells to be attention; NULL: none */
 };
-
-/* The weights of a model as a file has them: scalars that were learned, too, which are constants in
- * a graph but for their names. */
-int mgpu_variables_identify(struct mgpu_weights **out, struct mgpu_onnx_model *model);
 
 void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_model *model,
                         const struct mgpu_weights *weights, enum mgpu_family family);
@@ -105,6 +102,9 @@ bool mgpu_variable_is(const struct mgpu_variables *v, int variable, const char *
  * whether it is a part that is not the first, or the same array once more. */
 int mgpu_variable_next_part(const struct mgpu_variables *v, int variable);
 bool mgpu_variable_is_later_part(const struct mgpu_variables *v, int variable);
+
+/* Whether it is a constant of the graph that only its name makes one of the framework's. */
+bool mgpu_variable_is_constant(const struct mgpu_variables *v, int variable);
 
 /* Whether an exporter folded a batch normalisation into it: then it is not the framework's. */
 bool mgpu_variable_is_folded(const struct mgpu_variables *v, int variable);

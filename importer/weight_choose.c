@@ -253,16 +253,64 @@ static int choose_trained(struct mgpu_identify *in)
 
 /* ---- What is left --------------------------------------------------------------------------- */
 
+static bool is_parameter(enum mgpu_weight_role role)
+{
+    return role == MGPU_ROLE_TRAINED || role == MGPU_ROLE_FROZEN || role == MGPU_ROLE_STATISTIC;
+}
+
+/* Whether what is no weight has a name of the model's. dynamo calls the result of an operator, too,
+ * by one word, and says of what it computed it; a scalar so made is kept, to say that. */
+static bool is_named_constant(const struct mgpu_identify *in, int initializer)
+{
+    const struct mgpu_onnx_initializer *x = &in->model->initializer[initializer];
+    bool scalar = x->array.rank == 0 && in->facts[initializer].real;
+    if (in->tensorflow)
+        return scalar && strstr(x->name, "/ReadVariableOp");
+    bool sure = in->facts[initializer].real || !in->dynamo || strchr(x->name, '.');
+    if (!may_be_parameter(in, x->name) || !sure || (x->folded_from && !scalar))
+        return false;
+    for (int i = 0; i < in->candidates; i++)
+        if (in->candidate[i].initializer == initializer && in->candidate[i].verdict.made)
+            return false;
+    return true;
+}
+
+static struct mgpu_weight constant(struct mgpu_identify *in, int initializer)
+{
+    struct mgpu_holder *h = MGPU_NEW(in->arena, struct mgpu_holder);
+    int uses = in->out->uses[initializer];
+    *h = (struct mgpu_holder){
+        .initializer = initializer,
+        .uses = uses,
+        .use = mgpu_arena_copy(in->arena, in->out->use[initializer], sizeof *h->use * (size_t)uses),
+        .alias = ""};
+    return (struct mgpu_weight){.name = in->model->initializer[initializer].name,
+                                .role = MGPU_ROLE_CONSTANT,
+                                .holders = 1,
+                                .holder = h,
+                                .frozen_from = -1};
+}
+
+/* What is no weight goes, but for named constants, which come last. */
 static void drop_constants(struct mgpu_identify *in)
 {
     struct mgpu_weights *out = in->out;
-    int n = 0;
+    int n = 0, initializers = in->model->initializers;
+    struct mgpu_weight *kept =
+        MGPU_NEW_ARRAY(in->arena, struct mgpu_weight, out->count + initializers);
+    bool *held = MGPU_NEW_ARRAY(in->arena, bool, initializers);
     for (int i = 0; i < out->count; i++) {
-        enum mgpu_weight_role role = out->weight[i].role;
-        if (out->weight[i].holders &&
-            (role == MGPU_ROLE_TRAINED || role == MGPU_ROLE_FROZEN || role == MGPU_ROLE_STATISTIC))
-            out->weight[n++] = out->weight[i];
+        const struct mgpu_weight *w = &out->weight[i];
+        if (!w->holders || !is_parameter(w->role))
+            continue;
+        kept[n++] = *w;
+        for (int h = 0; h < w->holders; h++)
+            held[w->holder[h].initializer] = true;
     }
+    for (int i = 0; i < initializers; i++)
+        if (!held[i] && out->uses[i] && is_named_constant(in, i))
+            kept[n++] = constant(in, i);
+    out->weight = kept;
     out->count = n;
 }
 
@@ -273,7 +321,7 @@ static void set_roles(struct mgpu_identify *in)
     for (int i = 0; i < in->model->initializers; i++)
         if (out->role[i] == MGPU_ROLE_TRAINED)
             out->role[i] = MGPU_ROLE_FROZEN;
-    for (int i = 0; i < out->count; i++)
+    for (int i = 0; i < out->count && out->weight[i].role != MGPU_ROLE_CONSTANT; i++)
         for (int h = 0; h < out->weight[i].holders; h++) {
             enum mgpu_weight_role *role = &out->role[out->weight[i].holder[h].initializer];
             if (mgpu_weight_strength(out->weight[i].role) > mgpu_weight_strength(*role))

@@ -63,6 +63,45 @@ static bool parameter_name(const char *name)
     return true;
 }
 
+/* What dynamo calls results of operators that models compute tables of positions, biases and masks
+ * with. Another name may be a parameter's. */
+static bool is_result_name(const char *name)
+{
+    static const char *const operators[] = {
+        "abs",       "add",         "alias",        "cat",
+        "ceil",      "clamp",       "clone",        "convert_element_type_default",
+        "cos",       "cumsum",      "detach",       "div",
+        "eq",        "exp",         "exp2",         "expand",
+        "flip",      "floor",       "floor_divide", "ge",
+        "gt",        "index",       "le",           "lifted_tensor",
+        "log",       "logical_and", "logical_not",  "logical_or",
+        "lt",        "masked_fill", "maximum",      "minimum",
+        "mul",       "ne",          "neg",          "outer",
+        "permute",   "pow",         "reciprocal",   "remainder",
+        "repeat",    "reshape",     "rsub",         "select",
+        "sin",       "slice",       "sqrt",         "squeeze",
+        "stack",     "sub",         "_to_copy",     "transpose",
+        "unsqueeze", "view",        "where"};
+    for (size_t i = 0; i < sizeof operators / sizeof *operators; i++)
+        if (is_word(name, operators[i]))
+            return true;
+    return !parameter_name(name);
+}
+
+bool mgpu_weight_is_of_code(const struct mgpu_identify *in, int initializer)
+{
+    const char *at = in->model->initializer[initializer].folded_from;
+    bool code = at && strchr(at, '\'');
+    while (code && (at = strchr(at, '\''))) {
+        const char *end = strchr(++at, '\'');
+        if (!end)
+            return false;
+        code = is_result_name(mgpu_arena_format(in->arena, "%.*s", (int)(end - at), at));
+        at = end + 1;
+    }
+    return code;
+}
+
 /* ---- Values --------------------------------------------------------------------------------- */
 
 uint64_t mgpu_weight_bits(const struct mgpu_array *a, int64_t i)
@@ -214,7 +253,7 @@ static bool has_mask_values(const struct mgpu_array *a, int64_t count)
 
 /* Positions as sines and cosines: in each row the squares of a pair add up to 1; the pair is
  * neighbours, or the same place in both halves. */
-static bool is_sinusoidal(const struct mgpu_array *a, int64_t count)
+static bool has_pairs(const struct mgpu_array *a, int64_t count)
 {
     int64_t width = a->rank ? a->dims[a->rank - 1] : 0;
     if (a->rank < 2 || width < 4 || width % 2 || count / width < 4)
@@ -228,6 +267,44 @@ static bool is_sinusoidal(const struct mgpu_array *a, int64_t count)
             halves = halves && fabs(left * left + right * right - 1) < 1e-3;
         }
     return pairs || halves;
+}
+
+/* Whether column `j` of `rows` x `width` is cos(w t), or sin(w t), of the rows t = 0, 1, ...: each
+ * element and the one two before it add up to 2 cos(w) times the one between. Angles that floats
+ * hold are off by more the larger they are. */
+static bool is_wave(const struct mgpu_array *a, int64_t j, int64_t rows, int64_t width, bool sine)
+{
+    double before = at(a, j), x = at(a, j + width), after = at(a, j + 2 * width);
+    double twice = sine ? (x != 0 ? after / x : 2) : 2 * x / before;
+    bool wave = fabs(twice) <= 2 + 1e-6;
+    for (int64_t t = 2; t < rows && wave; t++, before = x, x = after) {
+        after = at(a, j + t * width);
+        wave = fabs(before + after - twice * x) < 1e-3 + 2e-6 * (double)t;
+    }
+    return wave;
+}
+
+/* The cosines, or the sines, of positions in a table of their own, as rotary embeddings take them:
+ * 1, or 0, throughout the first row. */
+static bool is_waves(const struct mgpu_array *a, int64_t count)
+{
+    int64_t width = a->rank ? a->dims[a->rank - 1] : 0, rows = 1;
+    for (int i = 0; i + 1 < a->rank && rows == 1; i++) /* the others are of one element */
+        rows = a->dims[i];
+    if (width < 2 || rows < 4 || rows * width != count)
+        return false;
+    double first = at(a, 0), most = 0;
+    bool waves = first == 0 || first == 1;
+    for (int64_t j = 0; j < width && waves; j++)
+        waves = at(a, j) == first && is_wave(a, j, rows, width, first == 0);
+    for (int64_t i = 0; i < count && waves; i++)
+        most = fmax(most, fabs(at(a, i)));
+    return waves && most > 0.5 && most < 1 + 1e-6;
+}
+
+static bool is_sinusoidal(const struct mgpu_array *a, int64_t count)
+{
+    return has_pairs(a, count) || is_waves(a, count);
 }
 
 /* Whether there are at most so many different values. */

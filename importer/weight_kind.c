@@ -181,6 +181,13 @@ static void found(struct walk *w, enum mgpu_weight_role role, const char *why)
         w->verdict = (struct mgpu_verdict){.role = role, .why = why};
 }
 
+/* By the exporter, or by a module whenever it is made. */
+static void found_made(struct walk *w, const char *why)
+{
+    if (mgpu_weight_strength(MGPU_ROLE_CONSTANT) > mgpu_weight_strength(w->verdict.role))
+        w->verdict = (struct mgpu_verdict){.role = MGPU_ROLE_CONSTANT, .why = why, .made = true};
+}
+
 /* ---- Joined with data ----------------------------------------------------------------------- */
 
 /* Whether everything that this value leads to is a sine or cosine, views and factors aside. */
@@ -373,6 +380,8 @@ static void found_joined(struct walk *w, const struct mgpu_onnx_node *node, int 
     const char *table;
     if (f->count == 1 && !is_learned_number(w, node, input))
         found(w, MGPU_ROLE_CONSTANT, NULL);
+    else if (mgpu_weight_is_of_code(w->in, w->initializer))
+        found_made(w, "computed by the model's code, of no parameter");
     else if (f->count > 1 && (table = mgpu_weight_table(w->in, w->initializer, false)))
         found(w, MGPU_ROLE_CONSTANT, table);
     else if (w->in->dynamo && f->equal && !f->named &&
@@ -381,7 +390,7 @@ static void found_joined(struct walk *w, const struct mgpu_onnx_node *node, int 
     else if (is_open_mask(w, node, input))
         found(w, MGPU_ROLE_CONSTANT, "a mask");
     else if (is_frequency(w, node, input))
-        found(w, MGPU_ROLE_CONSTANT, "frequencies of positions");
+        found_made(w, "frequencies of positions");
     else if (normalises_input(w, node, input))
         found(w, MGPU_ROLE_CONSTANT, "mean or scale of the input");
     else if (normalises(w, node, input))
@@ -400,7 +409,7 @@ static void found_operand(struct walk *w, const struct mgpu_onnx_node *node, int
     if (table)
         found(w, MGPU_ROLE_CONSTANT, table);
     else if (is_frequency(w, node, input))
-        found(w, MGPU_ROLE_CONSTANT, "frequencies of positions");
+        found_made(w, "frequencies of positions");
     else
         found(w, MGPU_ROLE_TRAINED, NULL);
 }
@@ -430,7 +439,7 @@ static void found_norm(struct walk *w, const struct mgpu_onnx_node *node, int in
     const struct mgpu_facts *f = &w->in->facts[w->initializer];
     bool unnamed = (w->in->pytorch && !f->named) || is_layers_constant(w, node) || is_statistics(w);
     if (unnamed && f->equal && f->value == (input == 1))
-        found(w, MGPU_ROLE_CONSTANT, "the normalisation has no scale and shift of its own");
+        found_made(w, "the normalisation has no scale and shift of its own");
     else
         found(w, MGPU_ROLE_TRAINED, NULL);
 }

@@ -227,10 +227,12 @@ static void note_folded(struct mgpu_identify *in)
     if (count)
         mgpu_weight_note(in, MGPU_LINE_OTHER, -1,
                          mgpu_arena_format(in->arena,
-                                           "%d layers have their batch normalisation folded "
-                                           "in (exported for inference): they train without it, "
-                                           "and their weights are not the framework's: %s",
-                                           count, named(in, folded, count)),
+                                           "%d layer%s a batch normalisation folded in by the "
+                                           "exporter: trained without it, with weights that are "
+                                           "not the framework's%s: %s",
+                                           count, count == 1 ? " has" : "s have",
+                                           in->pytorch ? MGPU_WEIGHT_UNFOLDED : "",
+                                           named(in, folded, count)),
                          NULL);
 }
 

@@ -32,6 +32,7 @@ struct mgpu_verdict { /* on a use, or on several taken together */
     enum mgpu_weight_role role;
     enum mgpu_part part;
     const char *why; /* of a constant that looks like a weight; else NULL */
+    bool made;       /* a constant that files of weights do not have, whatever its name */
     bool written;    /* a number in the model's code that stands where a weight stands */
 };
 
@@ -72,6 +73,8 @@ int mgpu_weight_root(const struct mgpu_identify *in, const char *name);
 /* The inputs of the MatMul, Gemm, Conv, ConvTranspose or Einsum whose result this value is or is a
  * view of; NULL: none. */
 const struct mgpu_onnx_node *mgpu_weight_layer_of(const struct mgpu_identify *in, const char *name);
+/* Whether dynamo's optimizer computed it of nothing that may be a parameter. */
+bool mgpu_weight_is_of_code(const struct mgpu_identify *in, int initializer);
 /* What a table of fixed numbers this is: "a mask", ...; NULL: numbers that may be learned. */
 const char *mgpu_weight_table(const struct mgpu_identify *in, int initializer, bool gathered);
 /* The same of the operand of a product, where only what cannot be a matrix of weights counts. */

@@ -316,7 +316,7 @@ static void index_uses(struct mgpu_identify *in)
             n += weights->weight[i].holder[h].uses;
     struct places p = {.place = MGPU_NEW_ARRAY(in->arena, struct mgpu_weight_place, n),
                        .through = MGPU_NEW_ARRAY(in->arena, int, in->model->node_total)};
-    for (int i = 0; i < weights->count; i++)
+    for (int i = 0; i < weights->count && weights->weight[i].role != MGPU_ROLE_CONSTANT; i++)
         for (int h = 0; h < weights->weight[i].holders; h++) {
             const struct mgpu_holder *holder = &weights->weight[i].holder[h];
             for (int u = 0; u < holder->uses; u++) {
@@ -454,4 +454,13 @@ const struct mgpu_array *mgpu_weight_contents(const struct mgpu_weights *weights
     if (mgpu_weights_given(weights, weight))
         return &weights->given[weight];
     return &model->initializer[weights->weight[weight].holder[0].initializer].array;
+}
+
+void mgpu_weights_put_constants(const struct mgpu_weights *weights, struct mgpu_onnx_model *model)
+{
+    for (int i = 0; i < weights->count; i++) {
+        const struct mgpu_weight *w = &weights->weight[i];
+        if (w->role == MGPU_ROLE_CONSTANT && mgpu_weights_given(weights, i))
+            model->initializer[w->holder[0].initializer].array.data = weights->given[i].data;
+    }
 }

@@ -23,6 +23,11 @@ const char *mgpu_weight_role_name(enum mgpu_weight_role role); /* "trained" ... 
 /* How a tied copy is stored, against the parameter's own layout. */
 enum mgpu_copy { MGPU_COPY_SAME, MGPU_COPY_TRANSPOSED };
 
+/* How PyTorch exports what it would fold. */
+#define MGPU_WEIGHT_UNFOLDED                                                                       \
+    " (torch.onnx.export with optimize=False, or with dynamo=False and "                           \
+    "do_constant_folding=False, leaves the model's own)"
+
 struct mgpu_use { /* input `input` of node `node` (index over the whole model) */
     int node, input;
 };
@@ -39,10 +44,12 @@ struct mgpu_holder {
                         * initializer's name; else "" */
 };
 
-/* One parameter: trained, frozen or a statistic. Its contents are holder[0]'s. */
+/* One parameter: trained, frozen or a statistic. Its contents are holder[0]'s. Behind all of these
+ * stand the named constants, which files of weights have, too: PyTorch's buffers, and scalars that
+ * may be learned. The graph computes with them as with any constant. */
 struct mgpu_weight {
     const char *name; /* the initializer's; for one split off, a made unique name that holds it */
-    enum mgpu_weight_role role; /* TRAINED, FROZEN or STATISTIC */
+    enum mgpu_weight_role role; /* TRAINED, FROZEN, STATISTIC or CONSTANT */
     int holders;
     struct mgpu_holder *holder;
     /* Keras: the recurrent half of an LSTM's B belongs to no variable: elements from this one on,
@@ -100,7 +107,10 @@ bool mgpu_weights_given(const struct mgpu_weights *weights, int weight);
 const struct mgpu_array *mgpu_weight_contents(const struct mgpu_weights *weights,
                                               const struct mgpu_onnx_model *model, int weight);
 
-/* The weight that this use is, and its holder (may be NULL); -1 when the use is a plain constant.
+/* What named constants were given becomes what the model computes with. */
+void mgpu_weights_put_constants(const struct mgpu_weights *weights, struct mgpu_onnx_model *model);
+
+/* The weight that this use is, and its holder (may be NULL); -1 when the use is a constant.
  * An input that names the output of an Identity of an initializer is a use too (TorchScript keeps
  * merged parameters so), and the Identity's own input, unless it leads to several weights. Ask for
  * every input, before looking its name up. */

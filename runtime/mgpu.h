@@ -48,7 +48,7 @@ struct mgpu_options {
     const char *map;
     bool partial, skip_mismatch, allow_nonfinite;
     bool optimizer_state;    /* what it holds of an optimizer, too */
-    const char *const *like; /* Keras files, of a layout each, whose structure saved ones get */
+    const char *const *like; /* files, of a layout each, whose structure and names saved ones get */
     bool by_order; /* where names leave it open, layers go by order: init, and Keras 3 files */
     const char *batch_norm, *bn_variance;
     const char *const *bn_momentum, *const *dropout;
@@ -224,7 +224,7 @@ struct mgpu_convert_options {
     const char *to;    /* onnx, keras-h5, keras3, safetensors, npz; NULL: by the name */
     const char *map;   /* a file of rules "theirs -> ours" */
     const char *names; /* "onnx" or "source" (the framework's, default) */
-    const char *like;  /* a Keras file of the same model, whose structure is followed */
+    const char *like;  /* a file of the same model, whose structure and names are followed */
     bool by_order, partial, skip_mismatch, allow_nonfinite, optimizer_state, verify;
     bool keep_wrapper; /* names as they are */
 };

@@ -28,7 +28,7 @@ const struct mgpu_arg mgpu_convert_args[] = {
     TEXT("names", OPTION(names), "WHOSE",
          "source: the framework's names and layouts (default); onnx: the initializers'"),
     TEXT("like", OPTION(like), "FILE",
-         "OUT gets layers, names and order of this Keras file of the same model"),
+         "OUT gets layers, names and order of this file of the same model"),
     HEADING("Which tensor is which"),
     TEXT("map", OPTION(map), "FILE", "rules, one a line: theirs -> ours ('*' on both sides)"),
     FLAG("by-order", OPTION(by_order), "what names leave open goes by the order of layers"),

@@ -152,7 +152,7 @@ const struct mgpu_arg mgpu_train_table[] = {
      .value = "FILE",
      .help = "write the model (.onnx) or its weights (.h5, .weights.h5, .safetensors); repeat"},
     LIST("like", like, "FILE",
-         "saved Keras files of this one's layout get its structure; repeat for the other layout"),
+         "saved files of this one's layout get its structure and names; repeat for others"),
     FLAG("skip-nonfinite", skip_nonfinite,
          "a step whose loss or gradient is not finite changes nothing, and does not stop the run"),
     FLAG("as-exported", as_exported,

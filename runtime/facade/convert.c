@@ -30,7 +30,8 @@ static int open_model(struct model *m, const char *path, const char *keras)
     MGPU_TRY(mgpu_onnx_model_new(&m->model, m->file));
     if (keras)
         MGPU_TRY(mgpu_normalizations_fill(m->file, &m->model, keras));
-    MGPU_TRY(mgpu_prefix(mgpu_variables_identify(&m->weights, m->model), "%s", path));
+    const struct mgpu_weights_options all = {0};
+    MGPU_TRY(mgpu_prefix(mgpu_weights_identify(&m->weights, m->model, &all), "%s", path));
     m->source = (struct mgpu_model_source){.model = m->model,
                                            .weights = m->weights,
                                            .contents = mgpu_model_own_contents,
@@ -187,12 +188,13 @@ static void tell_training_form(const struct model *m, const char *out)
                   out, n, n == 1 ? " takes" : "s take");
 }
 
-/* A fresh bias is zero, and dynamo leaves it out. */
+/* A fresh bias is zero, and dynamo leaves it out; TorchScript, whose names begin with '/', does
+ * not. */
 static void tell_lost(const struct model *m, const char *out)
 {
     int n = 0;
     for (int i = 0; i < m->weights->bares; i++)
-        n += m->weights->lost[i];
+        n += m->weights->lost[i] && *m->model->all[m->weights->bare[i]]->name != '/';
     if (n && m->model->producer == MGPU_PRODUCER_PYTORCH)
         mgpu_note("%s: %d layer%s no bias in the graph, where one of zeros is left out: if the "
                   "model has it, load_state_dict wants strict=False (mgpu-train --add-bias puts it "
@@ -293,8 +295,8 @@ static int check_options(const struct mgpu_convert_options *o, enum mgpu_target 
         return mgpu_unknown_word("--names", o->names, names, 2);
     if (o->names && !strcmp(o->names, "onnx") && target == MGPU_TARGET_KERAS_STORE)
         return mgpu_fail(MGPU_EUSAGE, "--names onnx: Keras 3's layout has no names");
-    if (o->like && target != MGPU_TARGET_KERAS_H5 && target != MGPU_TARGET_KERAS_STORE)
-        return mgpu_fail(MGPU_EUSAGE, "--like is for the two HDF5 layouts of Keras");
+    if (o->like && target == MGPU_TARGET_ONNX)
+        return mgpu_fail(MGPU_EUSAGE, "--like is for files of weights alone");
     if (o->optimizer_state && (target == MGPU_TARGET_ONNX || target == MGPU_TARGET_KERAS_H5))
         return mgpu_fail(MGPU_EUSAGE, "--optimizer-state: only Keras 3's .weights.h5, safetensors "
                                       "and npz have a place for it");
@@ -306,15 +308,15 @@ static int check_options(const struct mgpu_convert_options *o, enum mgpu_target 
 static int check_alone(const struct mgpu_convert_options *o, bool is_model, enum mgpu_target target)
 {
     bool keras = target == MGPU_TARGET_KERAS_H5 || target == MGPU_TARGET_KERAS_STORE;
-    const char *option = o->map                                ? "--map"
-                         : o->by_order && !(is_model && keras) ? "--by-order"
-                         : o->partial                          ? "--partial"
-                         : o->skip_mismatch                    ? "--skip-mismatch"
-                         : o->keep_wrapper && is_model         ? "--unwrap off"
-                         : o->like && !is_model                ? "--like"
-                         : o->verify && !is_model              ? "--verify"
-                         : o->names && !is_model               ? "--names"
-                                                               : NULL;
+    const char *option = o->map                                             ? "--map"
+                         : o->by_order && !(is_model && (keras || o->like)) ? "--by-order"
+                         : o->partial                                       ? "--partial"
+                         : o->skip_mismatch                                 ? "--skip-mismatch"
+                         : o->keep_wrapper && is_model                      ? "--unwrap off"
+                         : o->like && !is_model                             ? "--like"
+                         : o->verify && !is_model                           ? "--verify"
+                         : o->names && !is_model                            ? "--names"
+                                                                            : NULL;
     return option ? mgpu_fail(MGPU_EUSAGE, "%s needs --model MODEL.onnx", option) : 0;
 }
 

@@ -20,6 +20,7 @@ int mgpu_init_weights(struct mgpu_trainer *t)
                    : 0;
     MGPU_TRY(mgpu_weights_from_file(&t->weights, t->model, o->init, true, &match, &r,
                                     o->optimizer_state ? &t->slots : NULL));
+    mgpu_weights_put_constants(t->weights, t->model);
     mgpu_weights_tell_left(&r, o->init);
     mgpu_note("%s: %d of %d tensors%s%s", o->init, r.matched, r.total, *r.unwrapped ? ", " : "",
               r.unwrapped);

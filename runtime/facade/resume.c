@@ -295,6 +295,8 @@ static int check_holder(const struct mgpu_trainer *t, int weight, int holder)
     const struct mgpu_array *own = &t->model->initializer[h->initializer].array;
     const char *name = mgpu_holder_name(t, weight, holder);
     const struct mgpu_array *a = mgpu_array_list_find(&c->list[MGPU_RUN_WEIGHT], name);
+    if (!a && t->weights->weight[weight].role == MGPU_ROLE_CONSTANT)
+        return 0;
     if (!a)
         return mgpu_fail(MGPU_EINVALID, "it is of another model: it has no '%s'", name);
     if (same_shape(a, own->rank, own->dims))
@@ -329,6 +331,28 @@ static int check_model(const struct mgpu_trainer *t)
     return count == t->resume.list[MGPU_RUN_WEIGHT].count ? 0 : name_extra(t);
 }
 
+/* Before anything is computed of them. */
+static int restore_constants(struct mgpu_trainer *t)
+{
+    struct mgpu_weights *w = t->weights;
+    if (!w->given)
+        w->given = MGPU_NEW_ARRAY(w->arena, struct mgpu_array, w->count + 1);
+    for (int i = 0; i < w->count; i++) {
+        const struct mgpu_array *own = mgpu_weight_contents(w, t->model, i);
+        const struct mgpu_array *there =
+            w->weight[i].role == MGPU_ROLE_CONSTANT
+                ? mgpu_array_list_find(&t->resume.list[MGPU_RUN_WEIGHT], mgpu_holder_name(t, i, 0))
+                : NULL;
+        if (!there)
+            continue;
+        MGPU_TRY(mgpu_array_init(&w->given[i], own->type, own->rank, own->dims, w->weight[i].name));
+        mgpu_convert(w->given[i].data, own->type, there->data, there->type,
+                     mgpu_array_count(there));
+    }
+    mgpu_weights_put_constants(w, t->model);
+    return 0;
+}
+
 int mgpu_resume_read(struct mgpu_trainer *t)
 {
     const char *path = t->options.resume;
@@ -341,6 +365,7 @@ int mgpu_resume_read(struct mgpu_trainer *t)
     mgpu_run_state_init(&t->resume);
     MGPU_TRY(mgpu_prefix(mgpu_run_state_read(&t->resume, path), "--resume"));
     MGPU_TRY(mgpu_prefix(check_model(t), "--resume %s", path));
+    MGPU_TRY(restore_constants(t));
     MGPU_TRY(mgpu_prefix(record_start(t, &t->resume.record), "--resume %s", path));
     if (asked && asked != t->options.seed)
         mgpu_note("--seed %lld: the seed stays %lld, that of %s", (long long)asked,

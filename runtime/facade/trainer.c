@@ -14,10 +14,11 @@
 int mgpu_settle_optimizer(struct mgpu_trainer *t)
 {
     const struct mgpu_options *o = &t->options;
-    int n = t->weights->count, groups = mgpu_text_count(o->group);
-    const char **names = MGPU_NEW_ARRAY(t->arena, const char *, n);
-    for (int i = 0; i < n; i++)
-        names[i] = t->weights->weight[i].name;
+    int n = 0, groups = mgpu_text_count(o->group);
+    const char **names = MGPU_NEW_ARRAY(t->arena, const char *, t->weights->count);
+    for (int i = 0; i < t->weights->count; i++)
+        if (t->weights->weight[i].role != MGPU_ROLE_CONSTANT)
+            names[n++] = t->weights->weight[i].name;
     MGPU_TRY(mgpu_optimizer_parse(&t->optimizer, o->optimizer, o->clip_norm, o->clip_value));
     t->optimizer.scaled = t->scaling.on;
     for (int i = 0; i < groups; i++)

@@ -237,7 +237,7 @@ static int find_place(struct place *out, const struct mgpu_trainer *t, const cha
     const struct mgpu_holder *h;
     const struct mgpu_weight *w = find_holder(t, name, &h);
     MGPU_TRY(mgpu_check_settled(t));
-    if (!w)
+    if (!w || w->role == MGPU_ROLE_CONSTANT)
         return mgpu_fail(MGPU_EINVALID, "%s: '%s' is no weight", t->path, name);
     out->initial = mgpu_weight_contents(t->weights, t->model, (int)(w - t->weights->weight));
     out->entry = mgpu_find_stored(t, w->name, &out->rank);

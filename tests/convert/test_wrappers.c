@@ -377,6 +377,16 @@ static void test_init(void)
     CHECK_OK(start_from(&o, &fc, &last));
     CHECK(fc == 1 && last == 5);
 
+    put(NAMES("m.fc.weight", "m.loss_fn.weight"), 2);
+    o.map = put_rule("m.* -> *\nm.loss_fn.weight -> out.weight\n");
+    CHECK_OK(start_from(&o, &fc, &last));
+    CHECK(fc == 1 && last == 5);
+    o.map = put_rule("m.loss_fn.* -> out.*\nm.* -> *\n");
+    CHECK_OK(start_from(&o, &fc, &last));
+    CHECK(fc == 1 && last == 5);
+    o.map = put_rule("m.* -> *\nm.loss_fn.* -> out.*\n");
+    CHECK_FAILS(start_from(&o, &fc, &last), "the model has no 'loss_fn.weight'");
+
     o.map = NULL;
     put(NAMES("fc.weight", "out.weight"), 3);
     CHECK_FAILS(start_from(&o, &fc, &last), "'fc.weight' is [3,2], the model wants [2,2]");

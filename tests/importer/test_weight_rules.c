@@ -41,13 +41,18 @@ static void matrix(Onnx__ModelProto *m, const char *name, int64_t a, int64_t b, 
     tensor(m, name, 2, a, b, seed, 0);
 }
 
-static void note_entry(Onnx__NodeProto *n, const char *key, const char *value)
+static Onnx__StringStringEntryProto *entry(const char *key, const char *value)
 {
     Onnx__StringStringEntryProto *e = MGPU_NEW(build_arena, Onnx__StringStringEntryProto);
     onnx__string_string_entry_proto__init(e);
     e->key = build_text(key);
     e->value = build_text(value);
-    BUILD_APPEND(n->metadata_props, n->n_metadata_props, e);
+    return e;
+}
+
+static void note_entry(Onnx__NodeProto *n, const char *key, const char *value)
+{
+    BUILD_APPEND(n->metadata_props, n->n_metadata_props, entry(key, value));
 }
 
 /* A node with a name, and for dynamo the module that made it. */
@@ -280,6 +285,66 @@ static void check_tables(void)
     CHECK_ROLE("mask", "constant");
     CHECK_ROLE("free", "trained");
     CHECK(noted("'mask' is not trained"));
+}
+
+/* What rotary embeddings multiply with: cosines alone and sines alone, whichever axis counts; a
+ * table that is no wave in one place may be learned. */
+static void check_rotary(void)
+{
+    enum { ROWS = 12, WIDTH = 6 };
+    for (int damaged = 0; damaged < 2; damaged++) {
+        Onnx__ModelProto *m = begin("pytorch");
+        float table[2][ROWS][WIDTH];
+        for (int t = 0; t < ROWS; t++)
+            for (int j = 0; j < WIDTH; j++) {
+                float angle = (float)t * powf(10000, -(float)(j % 3) / 3);
+                table[0][t][j] = cosf(angle);
+                table[1][t][j] = sinf(angle);
+            }
+        table[0][7][2] -= damaged * 0.1f;
+        table[1][ROWS - 1][0] -= damaged * 0.1f;
+        for (int i = 0; i < 2; i++) {
+            const int64_t *dims =
+                i ? (const int64_t[]){1, ROWS, 1, WIDTH} : (const int64_t[]){1, 1, ROWS, WIDTH};
+            Onnx__TensorProto *t =
+                build_tensor(i ? "unsqueeze_3" : "unsqueeze_1", MGPU_FLOAT, 4, dims);
+            build_raw(t, table[i], sizeof table[i]);
+            build_initializer(m->graph, t);
+        }
+        build_add(m->graph, "Mul", "x unsqueeze_1", "a");
+        build_add(m->graph, "Mul", "x unsqueeze_3", "b");
+        build_add(m->graph, "Add", "a b", "y");
+        identify(m);
+        CHECK_ROLE("unsqueeze_1", damaged ? "trained" : "constant");
+        CHECK_ROLE("unsqueeze_3", damaged ? "trained" : "constant");
+        CHECK(damaged || noted("'unsqueeze_1' is not trained: positions as sines and cosines"));
+    }
+}
+
+/* What dynamo's optimizer computed of aranges and numbers in the code is no weight; of what may be
+ * a parameter, it may be one. */
+static void check_of_code(void)
+{
+    static const struct {
+        const char *from, *role;
+    } rows[] = {
+        {"['_to_copy', 'arange_1', 'exp', 'mul', 'scalar_tensor_default', 'val_3']", "constant"},
+        {"['arange', 'mul', 'slopes']", "trained"},
+        {"['embed.weight', 'expand', 'val_1']", "trained"},
+        {"['arange", "trained"},
+        {"[]", "trained"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Onnx__ModelProto *m = begin("pytorch");
+        matrix(m, "mul", 8, 8, 3);
+        Onnx__ValueInfoProto *v = build_value("mul");
+        BUILD_APPEND(v->metadata_props, v->n_metadata_props,
+                     entry("pkg.onnxscript.optimizer.folded_from", rows[i].from));
+        BUILD_APPEND(m->graph->value_info, m->graph->n_value_info, v);
+        build_add(m->graph, "Mul", "x mul", "y");
+        identify(m);
+        CHECK_ROLE("mul", rows[i].role);
+    }
 }
 
 /* The points that affine_grid moves are no weight; with one of them elsewhere they may be. */
@@ -798,6 +863,8 @@ int main(void)
     check_scalars();
     check_places();
     check_tables();
+    check_rotary();
+    check_of_code();
     check_base_grid();
     check_merged_statistics();
     check_biases();

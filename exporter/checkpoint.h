@@ -45,6 +45,7 @@ struct mgpu_checkpoint_tensor {
     const char *class_name; /* of the layer, in snake case ("conv2d"), or "" */
     const char *top;   /* the layer of the model itself that it is in, where an architecture says */
     const char *order; /* its place among all weights, to be compared; NULL: unknown */
+    bool by_attribute; /* `layer` has attributes of a class of one's own, not the layers' names */
     bool frozen;       /* the architecture says that Keras does not train it */
     enum mgpu_direction direction; /* by the names */
     int index;                     /* place among its layer's */

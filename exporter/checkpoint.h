@@ -69,6 +69,7 @@ struct mgpu_checkpoint {
     int lambdas;           /* layers called lambda, lambda_1, ... */
     const char *config;    /* the architecture as JSON, or NULL */
     const char *training;  /* the training configuration as JSON, of a run --optimizer's text */
+    bool scheduled;        /* its optimizer's learning rate follows a schedule */
     double rate_scale;     /* what a run has made of its learning rate */
     const char *unwrapped; /* "wrapper model_1 removed", ...; NULL: nothing was */
     int updates;           /* the tensor that counts the optimizer's updates; -1: none */

@@ -122,7 +122,24 @@ def export(model, path):
         tf2onnx.convert.from_keras(model, opset=17, output_path=path)
 
 
+def states(folder):
+    """Files of a model that was trained for two updates: an optimizer with three arrays a weight, none, or a schedule."""
+    os.makedirs(folder, exist_ok=True)
+    o = k.optimizers
+    for name, optimizer in (("rmsprop", o.RMSprop(0.01, momentum=0.5, centered=True)), ("centered", o.RMSprop(0.01, centered=True)), ("sgd", o.SGD(0.01)),
+                            ("schedule", o.Adam(o.schedules.ExponentialDecay(0.01, 1, 0.9)))):
+        k.backend.clear_session()
+        model = S([I((2,)), L.Dense(3), L.Dense(2)])
+        fill(model, 1)
+        model.compile(optimizer, "mse")
+        model.fit(np.eye(2), np.eye(2) + 1, batch_size=1, epochs=1, shuffle=False, verbose=0)
+        model.save(os.path.join(folder, name + ".keras"))
+    export(model, os.path.join(folder, "model.onnx"))
+
+
 def main():
+    if sys.argv[3:] == ["state"]:
+        return states(os.path.join(sys.argv[1], "state"))
     for name, make in (MODELS if k.__name__ == "keras" else OLD_MODELS).items():
         if sys.argv[3:] and name not in sys.argv[3:]:
             continue

@@ -124,12 +124,7 @@ static int find_layer(struct naming *n, struct json_object *list, const char *cl
 /* tf_keras's attributes for the layers of its attention begin with a '_'. */
 static const char *without_underscore(const char *part)
 {
-    static const char *const parts[] = {"_query_dense", "_key_dense", "_value_dense",
-                                        "_output_dense"};
-    for (int i = 0; i < 4; i++)
-        if (!strcmp(part, parts[i]))
-            return part + 1;
-    return part;
+    return *part == '_' && mgpu_keras_attention_part(part + 1) >= 0 ? part + 1 : part;
 }
 
 /* Parts below a layer: attributes of the layer that hold other layers. */
@@ -142,11 +137,8 @@ static const char *part_name(struct naming *n, struct json_object *layer, const 
         return mgpu_arena_format(n->c->arena, "backward_%s", inner);
     if (!strcmp(part, "cell") || !strcmp(part, "layer"))
         return NULL;
-    return !strcmp(part, "query_dense")    ? "query"
-           : !strcmp(part, "key_dense")    ? "key"
-           : !strcmp(part, "value_dense")  ? "value"
-           : !strcmp(part, "output_dense") ? "attention_output"
-                                           : part;
+    int attention = mgpu_keras_attention_part(part);
+    return attention < 0 ? part : mgpu_keras_attention[attention][1];
 }
 
 /* Their places in the layer's weights; -1: it is the layer's own code that says. */
@@ -155,12 +147,11 @@ static int part_place(const char *part)
     static const struct {
         const char *part;
         int place;
-    } parts[] = {{"cell", 0},        {"layer", 0},     {"forward_layer", 0}, {"backward_layer", 1},
-                 {"query_dense", 0}, {"key_dense", 1}, {"value_dense", 2},   {"output_dense", 3}};
+    } parts[] = {{"cell", 0}, {"layer", 0}, {"forward_layer", 0}, {"backward_layer", 1}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!strcmp(parts[i].part, part))
             return parts[i].place;
-    return -1;
+    return mgpu_keras_attention_part(part);
 }
 
 static bool is_frozen(struct json_object *layer)
@@ -218,7 +209,10 @@ static void name_tensor(struct naming *n, struct mgpu_checkpoint_tensor *t)
         t->frozen |= is_frozen(at);
         in_container = false;
     }
-    t->layer = *t->layer || !at ? t->layer : name;
+    if (!*t->layer && at) {
+        t->layer = name;
+        t->by_attribute = !place;
+    }
     /* What it has beside the layer that it wraps, the legacy layout has once, or behind. */
     t->order = at && strcmp(t->class_name, "spectral_normalization") ? place : NULL;
 }
@@ -336,6 +330,63 @@ int mgpu_architecture_name(struct mgpu_checkpoint *c)
     int rc = name_store(c, model);
     json_object_put(model);
     return rc;
+}
+
+/* ---- Means that a layer was given ------------------------------------------------------------ */
+
+/* Whether the path's last part is `name`. */
+static bool is_last_part(const char *path, const char *name)
+{
+    const char *slash = strrchr(path, '/');
+    return !strcmp(slash ? slash + 1 : path, name);
+}
+
+/* The one Normalization with a mean that is called as the path's end; without names, the only one
+ * at all. */
+static void find_means(struct json_object *model, const char *path, struct json_object **named,
+                       struct json_object **any, int *count)
+{
+    struct json_object *list = layers_of(model);
+    for (int i = 0; i < count_of(list); i++) {
+        struct json_object *layer = item(list, i), *mean = member(member(layer, "config"), "mean");
+        find_means(layer, path, named, any, count);
+        if (strcmp(text_of(layer, "class_name"), "Normalization") || !mean)
+            continue;
+        *any = mean;
+        ++*count;
+        if (is_last_part(path, layer_name(layer)))
+            *named = mean;
+    }
+}
+
+/* Numbers of lists in lists, one after the other; more than `count` are counted only, and what is
+ * no number is too many. */
+static int64_t flatten(double *out, int64_t count, struct json_object *from, int64_t at)
+{
+    if (json_object_is_type(from, json_type_array)) {
+        for (int i = 0; i < count_of(from); i++)
+            at = flatten(out, count, item(from, i), at);
+        return at;
+    }
+    bool number =
+        json_object_is_type(from, json_type_double) || json_object_is_type(from, json_type_int);
+    if (number && at < count)
+        out[at] = json_object_get_double(from);
+    return number ? at + 1 : count + 1;
+}
+
+bool mgpu_architecture_mean(double *out, int64_t count, const struct mgpu_checkpoint *c,
+                            const char *path)
+{
+    struct json_object *model = c->config ? parse(c->config) : NULL, *named = NULL, *any = NULL;
+    int means = 0;
+    find_means(model, path, &named, &any, &means);
+    struct json_object *mean = named ? named : means == 1 ? any : NULL;
+    int64_t n = mean ? flatten(out, count, mean, 0) : 0;
+    for (int64_t i = 1; n == 1 && i < count; i++)
+        out[i] = out[0];
+    json_object_put(model);
+    return n == count || n == 1;
 }
 
 /* ---- multi_gpu_model ------------------------------------------------------------------------- */

@@ -14,6 +14,11 @@ int mgpu_architecture_name(struct mgpu_checkpoint *c);
  * itself (`top`) is one group. `order` has room for all tensors; gives their number. */
 int mgpu_architecture_legacy_order(int *order, const struct mgpu_checkpoint *c);
 
+/* The mean that the layer Normalization at the end of `path` (or the only one) was given when it
+ * was made: such a layer has no variables. false: none, or not of `count` numbers. */
+bool mgpu_architecture_mean(double *out, int64_t count, const struct mgpu_checkpoint *c,
+                            const char *path);
+
 /* The one model that `multi_gpu_model` wrapped, or NULL: lambdas that cut batches, and one model
  * inside. */
 const char *mgpu_architecture_wrapped(const struct mgpu_checkpoint *c);

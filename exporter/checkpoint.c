@@ -223,21 +223,6 @@ static enum mgpu_direction direction_of(const char *layer)
                                             : MGPU_WAY_ONE;
 }
 
-/* "rnn/stacked_rnn_cells_2/lstm_cell_1" is "rnn/lstm_cell_1": there are several. */
-static bool take_stack(char *layer, char *cell)
-{
-    static const char stack[] = "stacked_rnn_cells";
-    int number;
-    *cell = 0;
-    char *slash = strrchr(layer, '/');
-    bool found = slash && mgpu_keras_numbered(slash + 1, &number) == sizeof stack - 1 &&
-                 !strncmp(slash + 1, stack, sizeof stack - 1);
-    *cell = '/';
-    if (found)
-        memmove(slash, cell, strlen(cell) + 1);
-    return found;
-}
-
 /* "rnn/lstm_cell": Keras's own recurrent layers have the cell's name in front of the cell. */
 static bool is_in_rnn(char *layer, char *cell)
 {
@@ -262,7 +247,7 @@ void mgpu_checkpoint_name(struct mgpu_checkpoint *c, struct mgpu_checkpoint_tens
     if (slash)
         *slash = 0;
     slash = keras ? strrchr(t->layer, '/') : NULL;
-    if (slash && mgpu_keras_is_cell(slash + 1) && !take_stack(layer, slash) &&
+    if (slash && mgpu_keras_is_cell(slash + 1) && !mgpu_keras_take_stack(layer, slash) &&
         !is_in_rnn(layer, slash))
         *slash = 0;
     t->direction = direction_of(t->layer);

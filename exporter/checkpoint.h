@@ -45,6 +45,7 @@ struct mgpu_checkpoint_tensor {
     const char *class_name; /* of the layer, in snake case ("conv2d"), or "" */
     const char *top;   /* the layer of the model itself that it is in, where an architecture says */
     const char *order; /* its place among all weights, to be compared; NULL: unknown */
+    bool by_attribute; /* `layer` has attributes of a class of one's own, not the layers' names */
     bool frozen;       /* the architecture says that Keras does not train it */
     enum mgpu_direction direction; /* by the names */
     int index;                     /* place among its layer's */
@@ -68,6 +69,7 @@ struct mgpu_checkpoint {
     int lambdas;           /* layers called lambda, lambda_1, ... */
     const char *config;    /* the architecture as JSON, or NULL */
     const char *training;  /* the training configuration as JSON, of a run --optimizer's text */
+    bool scheduled;        /* its optimizer's learning rate follows a schedule */
     double rate_scale;     /* what a run has made of its learning rate */
     const char *unwrapped; /* "wrapper model_1 removed", ...; NULL: nothing was */
     int updates;           /* the tensor that counts the optimizer's updates; -1: none */

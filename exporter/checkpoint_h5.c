@@ -241,6 +241,11 @@ static int read_weights(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file)
     struct h5_state *s = c->state;
     mgpu_record_init(&s->record, c->arena);
     MGPU_TRY(mgpu_run_record_read(&s->record, file));
+    if (mgpu_record_has(&s->record, "lr-schedule")) {
+        const char *schedule;
+        MGPU_TRY(mgpu_record_text(&s->record, "lr-schedule", &schedule));
+        c->scheduled = *schedule;
+    }
     if (mgpu_record_has(&s->record, "optimizer")) {
         MGPU_TRY(mgpu_record_text(&s->record, "optimizer", &c->training));
         MGPU_TRY(mgpu_record_real(&s->record, "optimizer.lr_scale", &c->rate_scale));

@@ -131,6 +131,7 @@ static int check_store(const struct mgpu_keras_tree *t, bool by_order, bool stat
 {
     enum mgpu_keras_pairs pairs = state ? MGPU_KERAS_ALL : MGPU_KERAS_OF_CLASS;
     MGPU_TRY(mgpu_keras_tree_classes(t));
+    MGPU_TRY(ask(mgpu_keras_tree_variables(t)));
     MGPU_TRY(check_order(t, -1, pairs, by_order));
     for (int i = 0; i < t->count; i++)
         if (t->object[i].holds)

@@ -117,9 +117,9 @@ static const char *const passes[][2] = {{"exp_avg", "exp_avg_sq"},
 enum { PASSES = sizeof passes / sizeof *passes, KERAS_PASSES = PASSES - 1 };
 
 static int add_slots(struct mgpu_framework_arrays *a, const struct mgpu_model_source *s, bool store,
-                     int count)
+                     int count, int index)
 {
-    int index = 2, added = 0;
+    int added = 0;
     for (int p = 0; p < (store ? KERAS_PASSES : PASSES); p++)
         for (int i = 0; i < count; i++)
             for (int k = 0; k < 2 && passes[p][k]; k++) {
@@ -130,20 +130,34 @@ static int add_slots(struct mgpu_framework_arrays *a, const struct mgpu_model_so
     return added;
 }
 
+/* Keras's optimizer keeps no learning rate where that follows a schedule: the file that is followed
+ * says whether it does, else the run that the state is of. */
+static bool is_scheduled(const struct mgpu_framework_arrays *a, const struct mgpu_model_source *s)
+{
+    if (a->like && a->like->updates >= 0)
+        return a->like->scheduled;
+    if (s->state->scheduled)
+        mgpu_note("the learning rate followed a schedule: Keras takes the optimizer's state where "
+                  "the model is compiled with a LearningRateSchedule; for one that is compiled "
+                  "with a number, give --like FILE.keras, saved from it");
+    return s->state->scheduled;
+}
+
 int mgpu_framework_state(struct mgpu_framework_arrays *a, const struct mgpu_model_source *s,
                          enum mgpu_target target)
 {
-    bool store = target == MGPU_TARGET_KERAS_STORE;
+    bool store = target == MGPU_TARGET_KERAS_STORE, rated = store && !is_scheduled(a, s);
     int count = a->count;
-    if (store && isnan(s->state->rate))
+    if (rated && isnan(s->state->rate))
         return mgpu_fail(MGPU_EINVALID, "Keras wants the learning rate beside the optimizer's "
                                         "state, and it is not in the file that is read");
     MGPU_TRY(add_number(a, store ? "optimizer/vars/0" : MGPU_SLOT_UPDATES, MGPU_INT64,
                         (double)s->state->updates));
-    if (store)
+    if (rated)
         MGPU_TRY(add_number(a, "optimizer/vars/1", MGPU_FLOAT, s->state->rate));
-    int added = add_slots(a, s, store, count);
-    return added ? added < 0 ? added : 0
-                 : mgpu_fail(MGPU_EUNSUPPORTED, "Keras's optimizers have no such state (PyTorch's "
-                                                "momentum is another number)");
+    int added = add_slots(a, s, store, count, 1 + rated);
+    return added || !s->state->list.count
+               ? added < 0 ? added : 0
+               : mgpu_fail(MGPU_EUNSUPPORTED, "Keras's optimizers have no such state (PyTorch's "
+                                              "momentum is another number)");
 }

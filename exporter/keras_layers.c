@@ -40,6 +40,20 @@ size_t mgpu_keras_numbered(const char *name, int *number)
     return digits - 1;
 }
 
+const char *const mgpu_keras_attention[MGPU_KERAS_ATTENTION][2] = {
+    {"query_dense", "query"},
+    {"key_dense", "key"},
+    {"value_dense", "value"},
+    {"output_dense", "attention_output"}};
+
+int mgpu_keras_attention_part(const char *group)
+{
+    for (int i = 0; i < MGPU_KERAS_ATTENTION; i++)
+        if (!strcmp(group, mgpu_keras_attention[i][0]))
+            return i;
+    return -1;
+}
+
 bool mgpu_keras_is_cell(const char *part)
 {
     static const char *const cells[] = {"cell", "lstm_cell", "gru_cell", "simple_rnn_cell",
@@ -51,6 +65,20 @@ bool mgpu_keras_is_cell(const char *part)
             return true;
     }
     return false;
+}
+
+bool mgpu_keras_take_stack(char *path, char *cell)
+{
+    static const char stack[] = "stacked_rnn_cells";
+    int number;
+    *cell = 0;
+    char *slash = strrchr(path, '/');
+    bool found = slash && mgpu_keras_numbered(slash + 1, &number) == sizeof stack - 1 &&
+                 !strncmp(slash + 1, stack, sizeof stack - 1);
+    *cell = '/';
+    if (found)
+        memmove(slash, cell, strlen(cell) + 1);
+    return found;
 }
 
 static const struct {

@@ -13,8 +13,19 @@ const char *mgpu_keras_snake_case(struct mgpu_arena *arena, const char *class_na
  * counted from 0. */
 size_t mgpu_keras_numbered(const char *name, int *number);
 
+/* The layers in a MultiHeadAttention: what their groups in a store are called, and themselves. */
+enum { MGPU_KERAS_ATTENTION = 4 };
+extern const char *const mgpu_keras_attention[MGPU_KERAS_ATTENTION][2];
+
+/* Their number by what the group is called; -1: it is none of them. */
+int mgpu_keras_attention_part(const char *group);
+
 /* "lstm_cell", "gru_cell_3": a part of a path that some versions of Keras put in. */
 bool mgpu_keras_is_cell(const char *part);
+
+/* "rnn/stacked_rnn_cells_2/lstm_cell_1" becomes "rnn/lstm_cell_1", there being several cells;
+ * `cell` is the last '/'. false: nothing stacks it. */
+bool mgpu_keras_take_stack(char *path, char *cell);
 
 enum { MGPU_KERAS_VARIABLES = 4 };
 /* The names of `count` variables of a layer of this class (in snake case), in the order in which

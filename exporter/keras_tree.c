@@ -70,6 +70,13 @@ static bool is_around(const struct mgpu_variables *v, const char *name)
     return i < HOLDERS && !*holders[i][1];
 }
 
+/* Or an attention, of which the part's class is none that a model has itself. */
+static bool is_inner(const struct mgpu_variables *v, const char *name,
+                     const struct mgpu_variable_layer *l)
+{
+    return is_around(v, name) || mgpu_keras_attention_part(l->class_name) >= 0;
+}
+
 static void add_layer(struct mgpu_keras_tree *t, int layer, size_t root)
 {
     const struct mgpu_variables *v = t->variables;
@@ -82,9 +89,9 @@ static void add_layer(struct mgpu_keras_tree *t, int layer, size_t root)
     int own = second ? t->of[layer - 1] : find_object(t, parent, path, false);
     if (own < 0) {
         own = add_object(t, parent, path, layer);
-        t->object[own].class_name = l->direction         ? "bidirectional"
-                                    : is_around(v, path) ? ""
-                                                         : l->class_name;
+        t->object[own].class_name = l->direction           ? "bidirectional"
+                                    : is_inner(v, path, l) ? ""
+                                                           : l->class_name;
     }
     t->of[layer] = own;
     t->object[own].last = layer;

@@ -163,6 +163,7 @@ static void list_layers(struct mgpu_layers *f, struct mgpu_match *m)
             f->layer[at] = (struct mgpu_file_layer){.group = t->group,
                                                     .class_name = t->class_name,
                                                     .direction = t->direction,
+                                                    .by_attribute = t->by_attribute,
                                                     .of = -1};
             name_layer(m, &f->layer[at], t);
             mgpu_names_set(known, key, (void *)(intptr_t)f->count);
@@ -293,16 +294,34 @@ static bool has_variable(const struct mgpu_match *m, int tensor, int layer, int 
     return false;
 }
 
+static int variables_of(const struct mgpu_match *m, const struct mgpu_file_layer *l)
+{
+    int n = 0;
+    for (int k = 0; k < l->tensors; k++)
+        n += !mgpu_checkpoint_is_counter(&m->file->tensor[l->tensor[k]]);
+    return n;
+}
+
+/* Whether the class says what is in the layer: a group of a store may be called as the attribute
+ * that holds the layer, and layers around others are of any class. */
+static bool tells_class(const char *class_name)
+{
+    const char *names[MGPU_KERAS_VARIABLES];
+    return strcmp(class_name, "bidirectional") && strcmp(class_name, "rnn") &&
+           mgpu_keras_variables(names, class_name, 0);
+}
+
 /* Class, direction, and all shapes. */
 bool mgpu_match_looks_like(const struct mgpu_match *m, const struct mgpu_file_layer *l, int layer)
 {
     const struct mgpu_variable_layer *s = &m->model->layer[layer];
-    bool known = *l->class_name && *s->class_name && strcmp(l->class_name, "bidirectional");
-    if (l->direction != s->direction || !has_count(m, l->tensors, layer) ||
+    bool known = tells_class(l->class_name) && *s->class_name;
+    if (l->direction != s->direction || !has_count(m, variables_of(m, l), layer) ||
         (known && strcmp(l->class_name, s->class_name)))
         return false;
     for (int k = 0; k < l->tensors; k++)
-        if (!has_variable(m, l->tensor[k], layer, k))
+        if (!mgpu_checkpoint_is_counter(&m->file->tensor[l->tensor[k]]) &&
+            !has_variable(m, l->tensor[k], layer, k))
             return false;
     return true;
 }

@@ -10,28 +10,27 @@
 /* ---- The layer of the graph ------------------------------------------------------------------ */
 
 struct place {
-    const char *path;
-    const struct mgpu_onnx_node *begin, *end; /* takes the mean off; divides. NULL: not there */
+    const char *path; /* NULL: not there */
+    struct mgpu_normalization layer;
 };
 
 /* The one that is called as the file's layer, or, where that is the only one, the only one. */
 static struct place find_place(const struct mgpu_match *m, const char *layer, bool only)
 {
     const struct mgpu_variables *v = m->model;
-    struct place found = {NULL, NULL, NULL};
+    struct place found = {NULL, {0}};
     int count = 0;
     for (int i = 0; i < v->model->node_total; i++) {
         const struct mgpu_onnx_node *node = v->model->all[i];
-        const struct mgpu_onnx_node *end = mgpu_normalization(v->model, v->flow, node);
-        if (!end)
+        struct mgpu_normalization n;
+        if (!mgpu_normalization(&n, v->model, v->flow, node))
             continue;
-        const char *path = mgpu_normalization_path(m->arena, node, v->renumbered);
-        found = (struct place){path, node, end};
+        found = (struct place){mgpu_normalization_path(m->arena, node, v->renumbered), n};
         count++;
-        if (mgpu_match_is_end(layer, path))
+        if (mgpu_match_is_end(layer, found.path))
             return found;
     }
-    return count == 1 && only ? found : (struct place){NULL, NULL, NULL};
+    return count == 1 && only ? found : (struct place){NULL, {0}};
 }
 
 /* ---- The numbers ----------------------------------------------------------------------------- */
@@ -41,10 +40,12 @@ static double scale_of(double variance)
     return fmax(sqrt(variance), 1e-7); /* keras.backend.epsilon() */
 }
 
-/* Whether the initializer is the mean, or what `end` scales by. */
-static bool agrees(const struct mgpu_match *m, int tensor, const char *name,
-                   const struct mgpu_onnx_node *end)
+/* Whether the graph's constant is the mean, or what is made of the variance. */
+static bool agrees(const struct mgpu_match *m, int tensor, const struct mgpu_normalization *n,
+                   bool mean)
 {
+    const char *name = mean ? n->shift->input[n->mean] : n->scale->input[n->deviation];
+    bool reciprocal = !n->inverted && !strcmp(n->scale->type, "Mul");
     int initializer = mgpu_onnx_find_initializer(m->model->model, name);
     const struct mgpu_array *own =
         initializer < 0 ? NULL : &m->model->model->initializer[initializer].array;
@@ -55,9 +56,7 @@ static bool agrees(const struct mgpu_match *m, int tensor, const char *name,
     for (int64_t i = 0; same && i < mgpu_array_count(own); i++) {
         double theirs = mgpu_get_double(a.data, a.type, i);
         double ours = mgpu_get_double(own->data, own->type, i);
-        double want = !end                        ? theirs
-                      : !strcmp(end->type, "Mul") ? 1 / scale_of(theirs)
-                                                  : scale_of(theirs);
+        double want = mean ? theirs : reciprocal ? 1 / scale_of(theirs) : scale_of(theirs);
         same = fabs(ours - want) <= 1e-5 * fabs(want);
     }
     mgpu_array_free(&a);
@@ -68,21 +67,21 @@ static void judge(struct mgpu_match *m, int tensor, struct place place)
 {
     const char *leaf = m->file->tensor[tensor].leaf;
     bool mean = !strcmp(leaf, "mean"), variance = !strcmp(leaf, "variance");
-    const struct mgpu_onnx_node *node = mean ? place.begin : variance ? place.end : NULL;
+    const struct mgpu_normalization *n = &place.layer;
     if (!mean && !variance) {
         m->constant[tensor] = !strcmp(leaf, "count");
         return;
     }
-    m->constant[tensor] = node && agrees(m, tensor, node->input[1], variance ? node : NULL);
+    m->constant[tensor] = agrees(m, tensor, n, mean);
     if (m->constant[tensor])
         return;
-    bool input = mean && mgpu_onnx_find_input(m->model->model, node->input[1]) >= 0;
+    bool input = mean && mgpu_onnx_find_input(m->model->model, n->shift->input[n->mean]) >= 0;
     m->why[tensor] =
         input
             ? mgpu_arena_format(m->arena,
                                 "has no place: the export made an input of it, '%s' (mgpu-convert "
                                 "FILE NEW.onnx --model MODEL.onnx makes a model that holds it)",
-                                node->input[1])
+                                n->shift->input[n->mean])
             : mgpu_arena_format(m->arena,
                                 "is not what the model has: it is a constant of "
                                 "'%s' there, so that the model has to be exported "
@@ -117,10 +116,10 @@ void mgpu_match_constants(struct mgpu_match *m, const struct mgpu_layers *f)
         count += is_normalization(m, &f->layer[i]);
     for (int i = 0; i < f->count && count; i++) {
         const struct mgpu_file_layer *l = &f->layer[i];
-        struct place place = {NULL, NULL, NULL};
+        struct place place = {NULL, {0}};
         if (is_normalization(m, l))
             place = find_place(m, l->path, count == 1);
-        for (int k = 0; k < l->tensors && place.begin; k++)
+        for (int k = 0; k < l->tensors && place.path; k++)
             if (m->variable[l->tensor[k]] == -1)
                 judge(m, l->tensor[k], place);
     }

@@ -11,6 +11,7 @@ struct mgpu_file_layer { /* tensors of a file that belong together */
     const char *outer;   /* of a direction: the layer around both; NULL: none */
     const char *group, *class_name;
     enum mgpu_direction direction;
+    bool by_attribute; /* as in mgpu_checkpoint_tensor */
     int tensors, *tensor;
     int of; /* the model's layer; -1: none yet */
 };

@@ -17,8 +17,8 @@ struct search {
 static bool may_be(const struct search *s, const struct mgpu_file_layer *l, int layer)
 {
     const struct mgpu_variable_layer *of = &s->m->model->layer[layer];
-    return l->of < 0 && !s->taken[layer] && (!*l->path || !*of->path || of->guessed) &&
-           mgpu_match_looks_like(s->m, l, layer);
+    bool nameless = !*l->path || !*of->path || of->guessed || l->by_attribute;
+    return l->of < 0 && !s->taken[layer] && nameless && mgpu_match_looks_like(s->m, l, layer);
 }
 
 static int candidates(int *out, const struct search *s, const struct mgpu_file_layer *l)

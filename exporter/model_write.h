@@ -11,7 +11,8 @@
 struct mgpu_model_state {
     struct mgpu_array_list list;
     int64_t updates;
-    double rate; /* of learning; NAN: unknown */
+    double rate;    /* of learning; NAN: unknown */
+    bool scheduled; /* it follows a schedule */
 };
 
 /* Where the weights are. */

@@ -1,5 +1,6 @@
 #include "exporter/normalizations.h"
 
+#include "exporter/architecture.h"
 #include "exporter/scopes.h"
 #include "importer/normalization.h"
 #include "importer/onnx_edit.h"
@@ -18,17 +19,21 @@ const char *mgpu_normalization_path(struct mgpu_arena *arena, const struct mgpu_
 
 const char *mgpu_normalizations_first(const struct mgpu_variables *v)
 {
+    struct mgpu_normalization n;
     for (int i = 0; i < v->model->node_total; i++)
-        if (mgpu_normalization(v->model, v->flow, v->model->all[i]))
+        if (mgpu_normalization(&n, v->model, v->flow, v->model->all[i]))
             return mgpu_normalization_path(v->arena, v->model->all[i], v->renumbered);
     return NULL;
 }
 
-/* The input of the graph that is the mean which this node takes off; -1: it is none. */
+/* The input of the graph that is the mean which this node shifts by; -1: it is none. */
 static int mean_input(const struct mgpu_onnx_model *model, const struct mgpu_weight_flow *flow,
                       const struct mgpu_onnx_node *node)
 {
-    return mgpu_normalization(model, flow, node) ? mgpu_onnx_find_input(model, node->input[1]) : -1;
+    struct mgpu_normalization n;
+    return mgpu_normalization(&n, model, flow, node)
+               ? mgpu_onnx_find_input(model, node->input[n.mean])
+               : -1;
 }
 
 bool mgpu_normalizations_is_mean(const struct mgpu_onnx_model *model, const char *input)
@@ -36,9 +41,10 @@ bool mgpu_normalizations_is_mean(const struct mgpu_onnx_model *model, const char
     struct mgpu_arena *arena = mgpu_arena_new();
     const struct mgpu_weight_flow *flow = mgpu_weight_flow_new(arena, model);
     bool mean = false;
-    for (int i = 0; i < model->node_total && !mean; i++)
-        mean =
-            mean_input(model, flow, model->all[i]) >= 0 && !strcmp(model->all[i]->input[1], input);
+    for (int i = 0; i < model->node_total && !mean; i++) {
+        int at = mean_input(model, flow, model->all[i]);
+        mean = at >= 0 && !strcmp(model->graph.input[at].name, input);
+    }
     mgpu_arena_free(arena);
     return mean;
 }
@@ -87,18 +93,35 @@ static int64_t elements_of(const struct mgpu_onnx_value *x)
 }
 
 /* Up to IR 3 what is an initializer is an input, too. */
-static int fill(struct filling *f, const struct mgpu_onnx_value *x, int tensor)
+static void fill(struct filling *f, const struct mgpu_onnx_value *x, const struct mgpu_array *a)
 {
-    struct mgpu_array a;
-    MGPU_TRY(mgpu_checkpoint_load(f->from, tensor, &a));
     Onnx__TensorProto *t =
         mgpu_onnx_edit_add(f->file->proto->graph, x->name, x->type, x->rank, x->dims);
-    mgpu_convert(t->raw_data.data, x->type, a.data, a.type, mgpu_array_count(&a));
-    mgpu_array_free(&a);
+    mgpu_convert(t->raw_data.data, x->type, a->data, a->type, mgpu_array_count(a));
     if (f->file->proto->ir_version > 3)
         f->name[f->gone++] = mgpu_arena_string(f->arena, x->name);
     f->filled++;
-    return 0;
+}
+
+/* That of the layer in the file: a tensor, or, if it was given when the layer was made, of its
+ * configuration; 0: neither has it, else 1. */
+static int find_mean(struct mgpu_array *out, const struct filling *f, const char *path,
+                     int64_t count)
+{
+    enum { GIVEN_MOST = 1 << 20 };
+    int tensor = mean_of(f, path, count);
+    if (tensor >= 0)
+        MGPU_TRY(mgpu_checkpoint_load(f->from, tensor, out));
+    else if (count > GIVEN_MOST)
+        return 0;
+    else {
+        MGPU_TRY(mgpu_array_init(out, MGPU_DOUBLE, 1, &count, path));
+        if (!mgpu_architecture_mean(out->data, count, f->from, path)) {
+            mgpu_array_free(out);
+            return 0;
+        }
+    }
+    return 1;
 }
 
 static bool is_read(const struct mgpu_onnx_model *model, const char *name)
@@ -146,10 +169,13 @@ static int fill_all(struct filling *f)
         const struct mgpu_onnx_value *x = input < 0 ? NULL : &f->model->graph.input[input];
         int64_t count = x && !f->done[input] && mgpu_is_float(x->type) ? elements_of(x) : 0;
         const char *path = mgpu_normalization_path(f->arena, node, f->renumbered);
-        int tensor = count > 0 ? mean_of(f, path, count) : -1;
-        if (tensor < 0)
+        struct mgpu_array mean;
+        int found = count > 0 ? find_mean(&mean, f, path, count) : 0;
+        MGPU_TRY(found);
+        if (!found)
             continue;
-        MGPU_TRY(fill(f, x, tensor));
+        fill(f, x, &mean);
+        mgpu_array_free(&mean);
         f->done[input] = true;
     }
     if (f->filled)

@@ -62,6 +62,7 @@ static const char *const containers[] = {"Tensordot",
                                          "convolution",
                                          "conv_transpose",
                                          "embedding_lookup",
+                                         "einsum",
                                          "zeros",
                                          "PartitionedCall",
                                          "StatefulPartitionedCall",
@@ -121,7 +122,8 @@ static bool holds(const char *path, const char *op)
 {
     static const char *const only[][2] = {{"separable_conv2d", "depthwise"},
                                           {"convolution", "ExpandDims"},
-                                          {"conv_transpose", "ExpandDims"}};
+                                          {"conv_transpose", "ExpandDims"},
+                                          {"einsum", "Einsum"}};
     const char *slash = strrchr(path, '/');
     for (size_t i = 0; slash && i < sizeof only / sizeof *only; i++)
         if (is_one_of(slash + 1, (const char *const[]){only[i][0], NULL}))
@@ -204,7 +206,8 @@ struct mgpu_scope mgpu_scope_tensorflow(struct mgpu_arena *arena, const char *na
         path = without_numbers(arena, path);
     slash = strrchr(path, '/');
     s.cell = slash && mgpu_keras_is_cell(slash + 1);
-    if (s.cell && !(renumbered && is_of_several(arena, path)))
+    if (s.cell && !mgpu_keras_take_stack(path, slash) &&
+        !(renumbered && is_of_several(arena, path)))
         *slash = 0;
     s.path = path;
     return s;

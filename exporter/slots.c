@@ -120,16 +120,19 @@ struct optimizer {
     const char *name;
     int kinds;
     const char *slot[KINDS_MOST];
+    bool centered;
 };
 
 static const struct optimizer optimizers[] = {
-    {"Adam", 2, {"exp_avg", "exp_avg_sq"}},
-    {"Adam", 3, {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}},
-    {"AdamW", 2, {"exp_avg", "exp_avg_sq"}},
-    {"SGD", 1, {"velocity"}},
-    {"RMSprop", 1, {"square_avg"}},
-    {"RMSprop", 2, {"square_avg", "velocity"}},
-    {"Adagrad", 1, {"sum"}},
+    {"Adam", 2, {"exp_avg", "exp_avg_sq"}, false},
+    {"Adam", 3, {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, false},
+    {"AdamW", 2, {"exp_avg", "exp_avg_sq"}, false},
+    {"SGD", 1, {"velocity"}, false},
+    {"RMSprop", 1, {"square_avg"}, false},
+    {"RMSprop", 2, {"square_avg", "velocity"}, false},
+    {"RMSprop", 2, {"square_avg", "grad_avg"}, true},
+    {"RMSprop", 3, {"square_avg", "velocity", "grad_avg"}, true},
+    {"Adagrad", 1, {"sum"}, false},
 };
 
 static struct json_object *member(struct json_object *o, const char *name)
@@ -145,28 +148,38 @@ static bool is_archive(const struct mgpu_checkpoint *c)
     return c->kind == MGPU_CHECKPOINT_KERAS_ARCHIVE;
 }
 
-/* "Adam" of the training configuration, which an archive has in the model's; "" where it names
- * none. */
-static const char *class_of(struct mgpu_checkpoint *c)
+struct compiled {
+    const char *class; /* "Adam"; "" where the file names none */
+    bool centered;
+};
+
+/* Of the training configuration, which an archive has in the model's. A rate that is an object is a
+ * schedule. */
+static void find_compiled(struct compiled *out, struct mgpu_checkpoint *c)
 {
-    const char *text = is_archive(c) ? c->config : c->training, *out = "";
+    const char *text = is_archive(c) ? c->config : c->training;
     struct json_object *all = text ? json_tokener_parse(text) : NULL;
-    struct json_object *name =
-        member(is_archive(c) ? member(member(all, "compile_config"), "optimizer")
-                             : member(all, "optimizer_config"),
-               "class_name");
+    struct json_object *optimizer = is_archive(c)
+                                        ? member(member(all, "compile_config"), "optimizer")
+                                        : member(all, "optimizer_config");
+    struct json_object *name = member(optimizer, "class_name"),
+                       *config = member(optimizer, "config");
+    *out = (struct compiled){"", json_object_get_boolean(member(config, "centered"))};
     if (json_object_is_type(name, json_type_string))
-        out = mgpu_arena_string(c->arena, json_object_get_string(name));
+        out->class = mgpu_arena_string(c->arena, json_object_get_string(name));
+    c->scheduled = json_object_is_type(member(config, "learning_rate"), json_type_object);
     json_object_put(all);
-    const char *registered = strrchr(out, '>'); /* "Custom>Adam" */
-    return registered ? registered + 1 : out;
+    const char *registered = strrchr(out->class, '>'); /* "Custom>Adam" */
+    out->class = registered ? registered + 1 : out->class;
 }
 
-static const struct optimizer *optimizer_of(const char *class, int kinds)
+static const struct optimizer *optimizer_of(const struct compiled *as, int kinds)
 {
-    for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++)
-        if (!strcasecmp(optimizers[i].name, class) && optimizers[i].kinds == kinds)
-            return &optimizers[i];
+    for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++) {
+        const struct optimizer *o = &optimizers[i];
+        if (!strcasecmp(o->name, as->class) && o->kinds == kinds && o->centered == as->centered)
+            return o;
+    }
     return NULL;
 }
 
@@ -210,7 +223,7 @@ static void make_lists(struct lists *l, struct mgpu_checkpoint *c)
         l->slots -= l->weights;
 }
 
-/* Slot `kind` of weight number `w` in an order. Adam's third comes behind all others in both. */
+/* Slot `kind` of weight number `w` in an order. The third comes behind all others in both. */
 static int slot_at(const struct lists *l, int kinds, bool by_weight, int w, int kind)
 {
     int each = kinds < 2 ? kinds : 2;
@@ -239,15 +252,16 @@ static bool goes_by_weight(const struct mgpu_checkpoint *c, const char *class)
 static void find_ordered(struct mgpu_checkpoint *c)
 {
     struct lists l = {0};
-    const char *class = class_of(c);
+    struct compiled as;
+    find_compiled(&as, c);
     make_lists(&l, c);
     int kinds = l.weights && l.slots % l.weights == 0 ? l.slots / l.weights : 0;
-    const struct optimizer *o = optimizer_of(class, kinds);
+    const struct optimizer *o = optimizer_of(&as, kinds);
     if (!o)
         return;
     bool apart = fits(c, &l, kinds, false), by_weight = fits(c, &l, kinds, true);
     if (apart && by_weight)
-        by_weight = goes_by_weight(c, class);
+        by_weight = goes_by_weight(c, as.class);
     else if (!apart && !by_weight)
         return;
     for (int w = 0; w < l.weights; w++)
@@ -272,6 +286,14 @@ int mgpu_checkpoint_state_count(const struct mgpu_checkpoint *c)
         n += c->tensor[i].slot || i == c->updates || is_optimizers(c->tensor[i].name) ||
              is_step(&c->tensor[i]);
     return n;
+}
+
+bool mgpu_checkpoint_only_counts(const struct mgpu_checkpoint *c)
+{
+    bool only = c->updates >= 0;
+    for (int i = 0; i < c->count && only; i++)
+        only = !may_be_slot(c, &c->tensor[i]) || !c->tensor[i].rank;
+    return only;
 }
 
 /* Of the training configuration: "lr" in older Keras. */

@@ -9,7 +9,8 @@
  *     Adam, AdamW    all m, then all v (Keras 2); m and v parameter by parameter (later); then
  *                    all v^ of AMSGrad
  *     SGD            velocity: it holds the learning rate, unlike PyTorch's momentum
- *     RMSprop        all squares, then all velocities, if it has a momentum
+ *     RMSprop        all squares, then all velocities, if it has a momentum, then all means, if it
+ *                    is centered
  *     Adagrad        accumulators
  *
  * for the weights that are no statistics. Shapes have to agree; where they do not (frozen layers,
@@ -27,6 +28,9 @@ void mgpu_checkpoint_slots(struct mgpu_checkpoint *c);
 
 /* How many arrays of the file are an optimizer's. */
 int mgpu_checkpoint_state_count(const struct mgpu_checkpoint *c);
+
+/* Whether all that it has of one is the count of updates, as of plain SGD. */
+bool mgpu_checkpoint_only_counts(const struct mgpu_checkpoint *c);
 
 /* What PyTorch calls the slot, and whether it counts updates beside it. */
 const char *mgpu_slot_torch_name(const char *slot);

@@ -155,7 +155,7 @@ bool mgpu_variable_fits(const struct mgpu_variables *v, int variable, int rank, 
 bool mgpu_variable_is(const struct mgpu_variables *v, int variable, const char *leaf)
 {
     static const char *const names[][3] = {
-        [MGPU_VAR_KERNEL] = {"kernel", "weight"},
+        [MGPU_VAR_KERNEL] = {"kernel", "weight", "depthwise_kernel"},
         [MGPU_VAR_DEPTHWISE] = {"depthwise_kernel", "kernel", "weight"},
         [MGPU_VAR_POINTWISE] = {"pointwise_kernel"},
         [MGPU_VAR_RECURRENT] = {"recurrent_kernel"},

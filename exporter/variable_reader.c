@@ -1,8 +1,10 @@
 #include "exporter/variable_reader.h"
 
+#include "exporter/keras_layers.h"
 #include "exporter/scopes.h"
 #include "importer/weight_flow.h"
 
+#include <ctype.h>
 #include <string.h>
 
 /* ---- What reads a weight --------------------------------------------------------------------- */
@@ -105,17 +107,15 @@ static void find_mean(struct mgpu_variable_reader *r, const struct mgpu_variable
     r->grouped = mean && node && is_type(node, "Reshape") && in_one_layer(r->node, node);
 }
 
-/* Whether the convolution's input got an axis of one element from the layer itself; a depthwise
- * kernel that got one, too, has lost its name. */
-static bool is_flat(const struct mgpu_variables *v, const struct mgpu_onnx_node *reader)
+/* tf.keras's layer normalisation may be a batch normalisation that only takes the mean, which the
+ * layer scales and shifts behind it. */
+static bool is_behind_mean(const struct mgpu_variables *v, const struct mgpu_onnx_node *reader)
 {
-    static const char *const turns[] = {"Transpose", "Identity", NULL};
-    const struct mgpu_onnx_node *node = is_type(reader, "Conv") ? node_before(v, reader) : NULL;
-    for (int step = 0; step < STEPS_MOST && node && is_any(node, turns); step++)
+    static const char *const steps[] = {"Mul", "Add", "Reshape", NULL};
+    const struct mgpu_onnx_node *node = reader;
+    for (int step = 0; step < STEPS_MOST && node && is_any(node, steps); step++)
         node = node_before(v, node);
-    const char *scope =
-        node && is_type(node, "Unsqueeze") ? strstr(node->name, "/ExpandDims") : NULL;
-    return scope && !strncmp(node->name, reader->name, (size_t)(scope - node->name) + 1);
+    return node && is_type(node, "BatchNormalization") && in_one_layer(node, reader);
 }
 
 void mgpu_variable_reader_of(struct mgpu_variable_reader *r, const struct mgpu_variables *v,
@@ -132,10 +132,57 @@ void mgpu_variable_reader_of(struct mgpu_variable_reader *r, const struct mgpu_v
     r->owner = is_any(r->node, products) ? r->node
                : r->product              ? product_of(v, r->node->input[r->input ? 0 : 1])
                                          : NULL;
-    if (v->family == MGPU_FAMILY_KERAS)
+    if (v->family == MGPU_FAMILY_KERAS) {
         find_mean(r, v);
-    r->flat =
-        strstr(name, "/ExpandDims") || (v->family == MGPU_FAMILY_KERAS && is_flat(v, r->node));
+        r->behind_mean = is_behind_mean(v, r->node);
+    }
+    r->flat = strstr(name, "/ExpandDims") != NULL;
+}
+
+/* ---- What the names around it tell ----------------------------------------------------------- */
+
+/* Whether it is the operation `op` of the layer. What turns its input is called so, too, with a
+ * number behind it: "net/conv/depthwise__12". */
+static bool is_operation(const struct mgpu_variables *v, const struct mgpu_onnx_node *node,
+                         const char *path, const char *op)
+{
+    char *name = mgpu_arena_string(v->arena, node->name), *end = name + strlen(name);
+    int number;
+    while (end > name && isdigit((unsigned char)end[-1]))
+        end--;
+    if (end - name > 2 && *end && end[-1] == '_' && end[-2] == '_')
+        end[-2] = 0;
+    struct mgpu_scope s = mgpu_scope_tensorflow(v->arena, name, v->renumbered);
+    return !strcmp(s.path, path) && mgpu_keras_numbered(s.op, &number) == strlen(op) &&
+           !strncmp(s.op, op, strlen(op));
+}
+
+static bool is_depthwise_layer(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *last = slash ? slash + 1 : path;
+    int number;
+    size_t n = mgpu_keras_numbered(last, &number);
+    return n == strlen("depthwise_conv2d") &&
+           (!strncmp(last, "depthwise_conv1d", n) || !strncmp(last, "depthwise_conv2d", n));
+}
+
+void mgpu_variable_reader_in(struct mgpu_variable_reader *r, const struct mgpu_variables *v,
+                             const char *path)
+{
+    static const char *const turns[] = {"Transpose", "Reshape", "Identity", NULL};
+    if (v->family != MGPU_FAMILY_KERAS)
+        return;
+    r->einsum = is_type(r->node, "MatMul") && is_operation(v, r->node, path, "Einsum");
+    if (!is_type(r->node, "Conv"))
+        return;
+    const struct mgpu_onnx_node *node = r->node;
+    r->depthwise = is_depthwise_layer(path);
+    for (int step = 0; step < STEPS_MOST && node && (node == r->node || is_any(node, turns));
+         step++) {
+        r->depthwise |= is_operation(v, node, path, "depthwise");
+        node = node_before(v, node);
+    }
+    r->flat |= node && is_type(node, "Unsqueeze") && is_operation(v, node, path, "ExpandDims");
 }
 
 /* ---- Roles ----------------------------------------------------------------------------------- */
@@ -152,15 +199,22 @@ static enum mgpu_variable_role added_role(const struct mgpu_variable_reader *r, 
     if (r->product || !strncmp(op, "BiasAdd", 7) || !strcmp(op, "bias"))
         return MGPU_VAR_BIAS;
     bool lost = !*op && r->scaled; /* an exporter turned it, and its name is gone */
-    return lost || !strncmp(op, "Reshape", 7) ? MGPU_VAR_BETA : MGPU_VAR_OTHER;
+    bool shift = r->behind_mean && !strcmp(op, "add");
+    return lost || shift || !strncmp(op, "Reshape", 7) ? MGPU_VAR_BETA : MGPU_VAR_OTHER;
 }
 
 static enum mgpu_variable_role scaled_role(const struct mgpu_variable_reader *r, const char *op)
 {
-    bool lost = !*op && r->scaled;
-    return !strcmp(op, "Neg")                   ? MGPU_VAR_ALPHA
-           : lost || !strncmp(op, "Reshape", 7) ? MGPU_VAR_GAMMA
-                                                : MGPU_VAR_OTHER;
+    bool lost = !*op && r->scaled, scale = r->behind_mean && !strcmp(op, "mul");
+    return !strcmp(op, "Neg")                            ? MGPU_VAR_ALPHA
+           : lost || scale || !strncmp(op, "Reshape", 7) ? MGPU_VAR_GAMMA
+                                                         : MGPU_VAR_OTHER;
+}
+
+/* tf.keras's group normalisation reshapes gamma and beta when it runs, and subtracts from beta. */
+static bool is_regrouped(const struct mgpu_variable_reader *r, const char *op)
+{
+    return r->moved && !strncmp(op, "Reshape", 7);
 }
 
 /* In loops the graph does not tell; TensorFlow's names do. */
@@ -176,10 +230,12 @@ static enum mgpu_variable_role looped_role(const char *op, int rank)
                                                               : MGPU_VAR_OTHER;
 }
 
-static bool is_depthwise(const struct mgpu_onnx_node *node, const struct mgpu_array *a)
+/* Of one channel it is a plain convolution, which only names tell. */
+static bool is_depthwise(const struct mgpu_variable_reader *r, const struct mgpu_array *a)
 {
-    return is_type(node, "Conv") && mgpu_onnx_int(node, "group", 1) > 1 && a->rank > 2 &&
-           a->dims[1] == 1 && a->dims[0] % mgpu_onnx_int(node, "group", 1) == 0;
+    int64_t groups = mgpu_onnx_int(r->node, "group", 1);
+    return is_type(r->node, "Conv") && (groups > 1 || (groups == 1 && r->depthwise)) &&
+           a->rank > 2 && a->dims[1] == 1 && a->dims[0] % groups == 0;
 }
 
 enum mgpu_variable_role mgpu_variable_role_of(const struct mgpu_variable_reader *r,
@@ -194,9 +250,9 @@ enum mgpu_variable_role mgpu_variable_role_of(const struct mgpu_variable_reader 
     if (r->cell && !r->recurrent)
         return !*op && a->rank == 2 ? MGPU_VAR_RECURRENT : looped_role(op, a->rank);
     if (is_any(node, products))
-        return r->input == 2           ? MGPU_VAR_BIAS
-               : is_depthwise(node, a) ? MGPU_VAR_DEPTHWISE
-                                       : MGPU_VAR_KERNEL;
+        return r->input == 2        ? MGPU_VAR_BIAS
+               : is_depthwise(r, a) ? MGPU_VAR_DEPTHWISE
+                                    : MGPU_VAR_KERNEL;
     if (r->recurrent)
         return r->input == 1   ? MGPU_VAR_KERNEL
                : r->input == 2 ? MGPU_VAR_RECURRENT
@@ -208,7 +264,7 @@ enum mgpu_variable_role mgpu_variable_role_of(const struct mgpu_variable_reader 
         return MGPU_VAR_ALPHA;
     if (!strcmp(op, "gamma") || !strcmp(op, "beta"))
         return *op == 'g' ? MGPU_VAR_GAMMA : MGPU_VAR_BETA;
-    if (is_type(node, "Add"))
+    if (is_type(node, "Add") || (is_regrouped(r, op) && is_type(node, "Sub")))
         return added_role(r, op);
     return is_type(node, "Mul") ? scaled_role(r, op) : looped_role(op, a->rank);
 }
@@ -227,7 +283,7 @@ const char *mgpu_variable_class_of(const struct mgpu_variable_reader *r, const s
         return "batch_normalization";
     if (is_type(r->node, "LayerNormalization"))
         return "layer_normalization";
-    if (r->grouped)
+    if (r->grouped || (role == MGPU_VAR_GAMMA && r->moved))
         return "group_normalization";
     if (role == MGPU_VAR_DEPTHWISE)
         return axes == 1 ? "depthwise_conv1d" : "depthwise_conv2d";
@@ -235,6 +291,8 @@ const char *mgpu_variable_class_of(const struct mgpu_variable_reader *r, const s
         return conv[axes];
     if (role == MGPU_VAR_KERNEL && is_type(r->node, "ConvTranspose") && spatial)
         return back[axes];
+    if (role == MGPU_VAR_KERNEL && r->einsum)
+        return "einsum_dense";
     return role == MGPU_VAR_KERNEL && !is_type(r->node, "Loop") ? "dense"
            : role == MGPU_VAR_EMBEDDINGS                        ? "embedding"
            : role == MGPU_VAR_ALPHA                             ? "p_re_lu"

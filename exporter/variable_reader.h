@@ -15,16 +15,23 @@ struct mgpu_variable_reader {
     bool as_named;        /* PyTorch: has its name still, so it is as PyTorch has it */
     bool folded;          /* own name found in what dynamo says it was made of */
     bool computed;        /* the exporter computed it of parameters: it is none itself */
-    bool grouped;  /* TensorFlow: of a group normalisation, which has the channels in groups */
-    bool scaled;   /* TensorFlow: scales or shifts what had its mean taken: a normalisation's */
-    bool cell;     /* TensorFlow: by its name, of the cell of a recurrent layer */
-    size_t proven; /* PyTorch: of its layer's path, and whether the rest is not known */
+    bool grouped;     /* TensorFlow: of a group normalisation, which has the channels in groups */
+    bool scaled;      /* TensorFlow: scales or shifts what had its mean taken: a normalisation's */
+    bool behind_mean; /* TensorFlow: of a normalisation that was exported as another one */
+    bool cell;        /* TensorFlow: by its name, of the cell of a recurrent layer */
+    bool flat;        /* TensorFlow made a one-dimensional kernel two-dimensional */
+    size_t proven;    /* PyTorch: of its layer's path, and whether the rest is not known */
     bool unknown;
-    bool flat; /* TensorFlow made a one-dimensional kernel two-dimensional */
+    bool depthwise;   /* TensorFlow calls the convolution so */
+    bool einsum;      /* and the product so */
 };
 
 void mgpu_variable_reader_of(struct mgpu_variable_reader *reader, const struct mgpu_variables *v,
                              const struct mgpu_holder *holder);
+
+/* What the names in its layer tell: flat, depthwise and einsum. */
+void mgpu_variable_reader_in(struct mgpu_variable_reader *reader, const struct mgpu_variables *v,
+                             const char *path);
 
 /* The first node that computes with what `use` reads; *moved: the graph transposes or reshapes it
  * before. */

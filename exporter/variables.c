@@ -386,9 +386,8 @@ static bool is_wrapped(const struct builder *b, const struct mgpu_variable_reade
     return b->renumbered && number > (r->grouped ? 2 : 0);
 }
 
-static void add_plain(struct builder *b, struct mgpu_variable *x,
-                      const struct mgpu_variable_reader *r, const struct mgpu_array *a,
-                      struct mgpu_scope scope)
+static void add_plain(struct builder *b, struct mgpu_variable *x, struct mgpu_variable_reader *r,
+                      const struct mgpu_array *a, struct mgpu_scope scope)
 {
     const char *path = scope.path, *owner = owner_key(b, r);
     const char *known = mgpu_names_get(b->owners, owner);
@@ -401,6 +400,8 @@ static void add_plain(struct builder *b, struct mgpu_variable *x,
     if (guessed)
         mgpu_names_set(b->owners, owner, path);
     int layer = add_layer(b, layer_key(b, r, path), path, guessed || r->unknown, r, MGPU_WAY_ONE);
+    mgpu_variable_reader_in(r, b->v, path);
+    x->role = mgpu_variable_role_of(r, a, scope.op);
     const char *class_name = mgpu_variable_class_of(r, a, x->role);
     struct mgpu_variable_layer *l = &b->v->layer[layer];
     bool better = !*l->class_name || x->role == MGPU_VAR_DEPTHWISE;
@@ -505,6 +506,15 @@ static void count_user(const struct builder *b, const struct mgpu_holder *h)
         b->users[of]++;
 }
 
+/* tf.keras makes the first state of a ConvLSTM with a kernel of zeros that is none of the layer's.
+ */
+static bool is_first_state(const struct builder *b, const struct mgpu_holder *h)
+{
+    const char *name = b->v->model->initializer[h->initializer].name;
+    return b->tensorflow && b->v->weights->zero[h->initializer] &&
+           !strcmp(mgpu_scope_tensorflow(b->v->arena, name, b->renumbered).op, "zeros");
+}
+
 static int list_holders(struct first_use **out, const struct builder *b)
 {
     const struct mgpu_weights *w = b->v->weights;
@@ -514,7 +524,7 @@ static int list_holders(struct first_use **out, const struct builder *b)
         for (int h = 0; h < w->weight[i].holders; h++) {
             const struct mgpu_holder *holder = &w->weight[i].holder[h];
             count_user(b, holder);
-            if (!holder->uses)
+            if (!holder->uses || is_first_state(b, holder))
                 continue;
             bool moved;
             struct mgpu_use use = mgpu_variable_first_use(b->v, holder->use[0], &moved);
@@ -566,6 +576,21 @@ static void join_separable(struct mgpu_variables *v)
         const char *class_name = v->layer[other.layer].class_name;
         v->layer[other.layer].class_name =
             !strcmp(class_name, "depthwise_conv1d") ? "separable_conv1d" : "separable_conv2d";
+    }
+}
+
+/* Keras's attention has four layers, whose places in it are their classes in a store. */
+static void name_attention(struct mgpu_variables *v)
+{
+    for (int last = 0; last < v->layers; last++) {
+        const char *path = v->layer[last].path, *slash = strrchr(path, '/');
+        size_t n = slash ? (size_t)(slash - path) + 1 : 0;
+        if (!slash || strcmp(slash + 1, mgpu_keras_attention[MGPU_KERAS_ATTENTION - 1][1]))
+            continue;
+        for (int i = 0; i < v->layers; i++)
+            for (int k = 0; k < MGPU_KERAS_ATTENTION && !strncmp(v->layer[i].path, path, n); k++)
+                if (!strcmp(v->layer[i].path + n, mgpu_keras_attention[k][1]))
+                    v->layer[i].class_name = mgpu_keras_attention[k][0];
     }
 }
 
@@ -655,6 +680,7 @@ void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_mode
         qsort(v->variable, (size_t)v->count, sizeof *v->variable, by_layer);
     if (family == MGPU_FAMILY_KERAS) {
         join_separable(v);
+        name_attention(v);
         name_reversible(v);
     }
     free(uses);

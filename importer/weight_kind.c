@@ -281,14 +281,8 @@ static bool normalises_input(struct walk *w, const struct mgpu_onnx_node *node, 
 /* Keras's Normalization, which may stand anywhere. */
 static bool normalises(struct walk *w, const struct mgpu_onnx_node *node, int input)
 {
-    const struct mgpu_onnx_model *model = w->in->model;
-    if (input != 1 || w->in->facts[w->initializer].named)
-        return false;
-    const struct mgpu_weight_flow_value *before =
-        *node->input[0] ? mgpu_weight_flow_get(w->in->flow, node->input[0]) : NULL;
-    return mgpu_normalization(model, w->in->flow, node) ||
-           (before && before->node >= 0 &&
-            mgpu_normalization(model, w->in->flow, model->all[before->node]) == node);
+    return !w->in->facts[w->initializer].named &&
+           mgpu_normalization_has(w->in->model, w->in->flow, node, input);
 }
 
 /* ---- One element ---------------------------------------------------------------------------- */

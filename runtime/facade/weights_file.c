@@ -146,11 +146,12 @@ static int load_slots(const struct mgpu_match *m, const struct mgpu_weights *wei
         if (first)
             MGPU_TRY(load_kind(m, weights, c->tensor[i].slot, &out->list));
     }
-    if (!any)
+    if (!any && !mgpu_checkpoint_only_counts(c))
         return mgpu_fail(MGPU_EINVALID,
                          "%s holds no optimizer state of which it is known what belongs to which "
                          "weight",
                          c->path);
+    out->scheduled = c->scheduled;
     MGPU_TRY(read_rate(&out->rate, c));
     return mgpu_checkpoint_updates(&out->updates, c);
 }

@@ -123,8 +123,16 @@ static int check_slots(const struct mgpu_trainer *t)
     }
     mgpu_note("%s: %d of %d arrays of the optimizer's state, after %lld updates", t->options.init,
               taken, states, (long long)t->slots.updates);
-    return taken ? 0
-                 : mgpu_fail(MGPU_EINVALID, "--optimizer-state: none of it is of a trained weight");
+    if (t->slots.scheduled)
+        mgpu_note(
+            "%s: its learning rate followed a schedule, of which these were the first updates: "
+            "%s",
+            t->options.init,
+            t->options.lr_schedule ? "--lr-schedule begins at its own first step"
+                                   : "here it is that of --optimizer");
+    return taken || !states
+               ? 0
+               : mgpu_fail(MGPU_EINVALID, "--optimizer-state: none of it is of a trained weight");
 }
 
 /* Trained weights are written as they are stored (save.c): what the file holds of them is not read

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""make_named.py FOLDER: models that Keras 3 itself names, exported, and files of two of each that one program made.
+"""make_named.py FOLDER {keras,tf_keras} [NAME...]: models that Keras itself names, exported, and files of two of each that one program made.
 
 FOLDER/NAME: model.onnx, exported with one set of weights, and want.onnx, the same with another; first.* and second.*: that
 other set saved from the model that was exported and from a second one of the same code, whose layers Keras counted on. Run it
-with a Python that has Keras 3 on TensorFlow and tf2onnx."""
-import os, sys
+with a Python that has Keras 3 on TensorFlow, or tf_keras, and tf2onnx."""
+import importlib, os, sys
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_USE_LEGACY_KERAS", str(int(sys.argv[2] == "tf_keras")))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-import keras as k
+k = importlib.import_module(sys.argv[2])
 import numpy as np
 
 L, I, S = k.layers, k.Input, k.Sequential
@@ -44,7 +45,44 @@ def normalization():
     return S([I((3,)), L.Dense(3), n, L.Dense(2)])
 
 
+def given():
+    return S([I((3,)), L.Dense(3), L.Normalization(mean=[1, 2, 3], variance=[1, 4, 9]), L.Dense(2)])
+
+
+def inverted():
+    n = L.Normalization(invert=True)
+    n.adapt(np.float32([[1, 2, 3], [2, 6, 11]]))
+    return S([I((3,)), L.Dense(3), n, L.Dense(2)])
+
+
+class Block(L.Layer):
+    """Its attributes have other names than its layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.attend, self.scale = L.MultiHeadAttention(2, 2), L.LayerNormalization()
+
+    def call(self, x):
+        return self.scale(self.attend(x, x))
+
+
+def block():
+    i = I((2, 4))
+    return k.Model(i, L.Dense(2)(Block()(Block()(i))))
+
+
+# Of tf_keras, whose stores have no names of layers.
+OLD_MODELS = {
+    "old_block": block,
+    "old_layers": lambda: S([I((3, 3, 4)), L.GroupNormalization(2), L.Reshape((1, 3, 3, 4)), L.ConvLSTM2D(2, 2), L.Reshape((4, 2)),
+                             L.EinsumDense("abc,cd->abd", (None, 3), bias_axes="d"), L.RNN(L.LSTMCell(2)), L.SpectralNormalization(L.Dense(2))]),
+}
+
 MODELS = {
+    "given": given,
+    "inverted": inverted,
+    "one_channel": lambda: S([I((5, 5, 1)), L.SeparableConv2D(2, 2), L.Conv2D(1, 2), L.DepthwiseConv2D(2)]),
+    "one_channel_1d": lambda: S([I((6, 1)), L.SeparableConv1D(2, 2, depth_multiplier=2), L.Conv1D(1, 1), L.DepthwiseConv1D(2)]),
     "reversible": reversible,
     "depths": depths,
     "normalization": normalization,
@@ -70,12 +108,41 @@ def fill(model, seed):
     """Numbers that float16 has, so that mixed precision rounds none; what was adapted stays."""
     rng = np.random.default_rng(seed)
     for w in model.weights:
-        if w.name not in ("mean", "variance", "count"):
-            w.assign((rng.integers(1, 512, w.shape) / 256).astype(w.dtype))
+        if w.name.split(":")[0] not in ("mean", "variance", "count"):
+            w.assign((rng.integers(1, 512, w.shape) / 256).astype(np.dtype(getattr(w.dtype, "as_numpy_dtype", w.dtype))))
+
+
+def export(model, path):
+    if k.__name__ == "keras":
+        model(model.inputs if len(model.inputs) > 1 else model.inputs[0])
+        model.export(path, format="onnx", verbose=False)
+    else:
+        import tf2onnx
+
+        tf2onnx.convert.from_keras(model, opset=17, output_path=path)
+
+
+def states(folder):
+    """Files of a model that was trained for two updates: an optimizer with three arrays a weight, none, or a schedule."""
+    os.makedirs(folder, exist_ok=True)
+    o = k.optimizers
+    for name, optimizer in (("rmsprop", o.RMSprop(0.01, momentum=0.5, centered=True)), ("centered", o.RMSprop(0.01, centered=True)), ("sgd", o.SGD(0.01)),
+                            ("schedule", o.Adam(o.schedules.ExponentialDecay(0.01, 1, 0.9)))):
+        k.backend.clear_session()
+        model = S([I((2,)), L.Dense(3), L.Dense(2)])
+        fill(model, 1)
+        model.compile(optimizer, "mse")
+        model.fit(np.eye(2), np.eye(2) + 1, batch_size=1, epochs=1, shuffle=False, verbose=0)
+        model.save(os.path.join(folder, name + ".keras"))
+    export(model, os.path.join(folder, "model.onnx"))
 
 
 def main():
-    for name, make in MODELS.items():
+    if sys.argv[3:] == ["state"]:
+        return states(os.path.join(sys.argv[1], "state"))
+    for name, make in (MODELS if k.__name__ == "keras" else OLD_MODELS).items():
+        if sys.argv[3:] and name not in sys.argv[3:]:
+            continue
         folder = os.path.join(sys.argv[1], name)
         os.makedirs(folder, exist_ok=True)
         at = lambda f: os.path.join(folder, f)
@@ -83,8 +150,7 @@ def main():
         first, second = make(), make()
         for model, seed, path in ((first, 1, "model.onnx"), (first, 2, "want.onnx")):
             fill(model, seed)
-            model(first.inputs if len(first.inputs) > 1 else first.inputs[0])
-            model.export(at(path), format="onnx", verbose=False)
+            export(model, at(path))
         fill(second, 2)
         for model, stem in ((first, "first"), (second, "second")):
             model.save_weights(at(stem + ".weights.h5"))

@@ -80,9 +80,10 @@ static void check_file(const char *name, const char *file)
 
 static void test_files(void)
 {
-    static const char *const all[] = {"towers", "transposed", "cells",   "separable",
-                                      "mixed",  "masked",     "no_bias", "reversible",
-                                      "depths", "spectral",   "two_ways"};
+    static const char *const all[] = {"towers",         "transposed", "cells",    "separable",
+                                      "mixed",          "masked",     "no_bias",  "reversible",
+                                      "depths",         "spectral",   "two_ways", "one_channel",
+                                      "one_channel_1d", "old_layers"};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         check_file(all[i], "first.h5");
         check_file(all[i], "first.weights.h5");
@@ -93,6 +94,8 @@ static void test_files(void)
     }
     check_file("attention", "first.h5");
     check_file("conv_lstm", "first.h5");
+    check_file("old_block", "first.keras");
+    check_file("old_block", "first.weights.h5");
 }
 
 /* What is written, with a file to follow or without (of ONNX's), is what Keras wrote. */
@@ -114,10 +117,14 @@ static void test_written(void)
     for (int i = 0; i < 2; i++) {
         check_written("separable", files[i], NULL);
         check_written("reversible", files[i], NULL);
+        check_written("one_channel", files[i], NULL);
+        check_written("one_channel_1d", files[i], files[i]);
+        check_written("old_layers", files[i], files[i]);
         check_written("depths", files[i], files[i]);
         check_written("spectral", files[i], files[i]);
     }
     check_written("cells", "first.h5", "first.keras");
+    check_written("old_block", "first.weights.h5", "first.weights.h5");
 }
 
 /* ---- What is asked for ----------------------------------------------------------------------- */
@@ -257,6 +264,37 @@ static void test_normalization(void)
     CHECK(weights_differ(h5, NORM "first.h5", 0) == 0);
 }
 
+/* The other way round: what was divided by is multiplied by, and the mean is added. */
+static void test_inverted(void)
+{
+    static const char folder[] = FOLDER "inverted/";
+    const char *out = tiny_path("inverted.onnx"), *again = tiny_path("inverted.h5");
+    char model[256], file[256];
+    snprintf(model, sizeof model, "%smodel.onnx", folder);
+    snprintf(file, sizeof file, "%sfirst.h5", folder);
+    const struct mgpu_convert_options into = {.model = model}, like = {.like = file};
+    struct mgpu_checkpoint *c;
+    CHECK_OK(weights_convert(line, file, out, &into));
+    CHECK_(strstr(line, "7 of 7 tensors"), "%s", line);
+    CHECK(weights_hold(out, "sequential_1/normalization_1/Add/x:0", "[1,3]",
+                       (const double[]){1.5, 4, 7}));
+    CHECK_OK(mgpu_checkpoint_open(&c, out, false));
+    CHECK_(c->weights == 4, "%d", c->weights);
+    mgpu_checkpoint_close(c);
+    CHECK_OK(weights_convert(line, out, again, &like));
+    CHECK(weights_differ(again, file, 0) == 0);
+}
+
+/* Mean and variance that were given, not adapted, are no variables: the architecture has them. */
+static void test_given(void)
+{
+    const char *out = tiny_path("given.onnx");
+    const struct mgpu_convert_options into = {.model = FOLDER "given/model.onnx"};
+    CHECK_OK(weights_convert(line, FOLDER "given/first.keras", out, &into));
+    CHECK_(strstr(line, "4 of 4 tensors"), "%s", line);
+    CHECK(weights_hold(out, MEAN, "[1,3]", (const double[]){1, 2, 3}));
+}
+
 /* Neither is trained; a file with others is another model's. */
 static void test_constants(void)
 {
@@ -342,6 +380,8 @@ int main(void)
     test_files();
     test_written();
     test_normalization();
+    test_inverted();
+    test_given();
     test_constants();
     test_mean_twice();
     test_lost_mean();

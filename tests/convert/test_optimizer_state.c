@@ -10,7 +10,8 @@
 #include "tests/support/tiny.h"
 #include "tests/test.h"
 
-#define FILES "tests/convert/files/plain/"
+#define FILES  "tests/convert/files/plain/"
+#define STATES "tests/convert/files/state/"
 
 static char told[1024];
 
@@ -109,8 +110,9 @@ static int same_in_both(const char *a, const char *b)
 
 static void listen(void *context, const char *text)
 {
+    size_t n = strlen(told);
     (void)context;
-    snprintf(told, sizeof told, "%s", text);
+    snprintf(told + n, sizeof told - n, "%s\n", text);
 }
 
 /* Into the names and layouts of the model's framework; Keras 3's store has a count, the rate, then
@@ -157,6 +159,80 @@ static struct mgpu_options plain_options(const char *init)
     o.steps = 1;
     o.devices = "cpu:0";
     return o;
+}
+
+static int rank_of(const char *path, const char *name)
+{
+    struct mgpu_checkpoint *c;
+    int rank = -1;
+    CHECK_OK(mgpu_checkpoint_open(&c, path, false));
+    for (int i = 0; c && i < c->count; i++)
+        if (!strcmp(c->tensor[i].name, name))
+            rank = c->tensor[i].rank;
+    mgpu_checkpoint_close(c);
+    return rank;
+}
+
+/* Optimizers of Keras 3 with three arrays a weight and with none, and one whose rate is a schedule,
+ * so that no rate stands beside the count. */
+static void test_kinds(void)
+{
+    static const struct {
+        const char *file;
+        int arrays;
+    } files[] = {{STATES "rmsprop.keras", 14},
+                 {STATES "centered.keras", 10},
+                 {STATES "sgd.keras", 2},
+                 {STATES "schedule.keras", 9}};
+    struct mgpu_convert_options o = {.model = STATES "model.onnx", .optimizer_state = true};
+    const char *store = build_text(build_path("kinds.weights.h5"));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        CHECK_OK(weights_convert(line, files[i].file, store, &o));
+        CHECK_(same_in_both(files[i].file, store) == files[i].arrays, "%s: %d", files[i].file,
+               same_in_both(files[i].file, store));
+    }
+    CHECK_OK(weights_convert(line, STATES "centered.keras", build_path("kinds.npz"), &o));
+    CHECK(rank_of(build_path("kinds.npz"), "dense/kernel:grad_avg") == 2);
+    o.like = STATES "sgd.keras";
+    CHECK_FAILS(weights_convert(line, STATES "schedule.keras", store, &o),
+                "Keras wants the learning rate");
+}
+
+/* A run with a schedule gives what Keras takes with one, unless a file says otherwise. */
+static void test_scheduled(void)
+{
+    struct mgpu_options o = plain_options(NULL);
+    struct mgpu_convert_options into = {.model = FILES "model.onnx", .optimizer_state = true};
+    struct mgpu_trainer *t;
+    struct mgpu_step_result s;
+    const char *run = build_text(build_path("run.h5")),
+               *store = build_text(build_path("s.weights.h5"));
+    o.optimizer_state = false;
+    o.lr_schedule = "exponential,gamma=0.9";
+    CHECK_OK(mgpu_trainer_new(&t, FILES "model.onnx", &o));
+    CHECK(mgpu_step(t, &s) == 1);
+    CHECK_OK(mgpu_save_checkpoint(t, run));
+    mgpu_trainer_free(t);
+    told[0] = 0;
+    mgpu_set_note(listen, NULL);
+    CHECK_OK(weights_convert(line, run, store, &into));
+    CHECK_(strstr(told, "compiled with a LearningRateSchedule"), "%s", told);
+    CHECK(rank_of(store, "/optimizer/vars/1") > 0);
+    into.like = FILES "keras3_adam.keras";
+    CHECK_OK(weights_convert(line, run, store, &into));
+    CHECK(rank_of(store, "/optimizer/vars/1") == 0);
+    told[0] = 0;
+    o = plain_options(STATES "schedule.keras");
+    o.data = tiny_list(tiny_noise("keras_tensor", 1, 2, (int64_t[]){4, 2}),
+                       tiny_noise("label", 2, 2, (int64_t[]){4, 2}), NULL);
+    CHECK_OK(mgpu_trainer_new(&t, STATES "model.onnx", &o));
+    mgpu_trainer_free(t);
+    CHECK_(strstr(told, "followed a schedule"), "%s", told);
+    o.init = STATES "sgd.keras";
+    o.optimizer = "sgd,style=keras3";
+    CHECK_OK(mgpu_trainer_new(&t, STATES "model.onnx", &o));
+    mgpu_trainer_free(t);
+    mgpu_set_note(NULL, NULL);
 }
 
 /* The state of a dense layer's weights is as Keras has it; a kernel [kh,kw,in,out] became
@@ -285,6 +361,8 @@ int main(void)
     test_keras();
     test_through_model();
     test_init();
+    test_kinds();
+    test_scheduled();
     test_goes_on("adam,lr=0.1");
     test_goes_on("adam,lr=0.1,amsgrad,decay=0.1,style=keras2");
     test_goes_on("sgd,lr=0.1,momentum=0.9");

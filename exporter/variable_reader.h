@@ -22,8 +22,8 @@ struct mgpu_variable_reader {
     bool flat;        /* TensorFlow made a one-dimensional kernel two-dimensional */
     size_t proven;    /* PyTorch: of its layer's path, and whether the rest is not known */
     bool unknown;
-    bool depthwise;   /* TensorFlow calls the convolution so */
-    bool einsum;      /* and the product so */
+    bool depthwise; /* TensorFlow calls the convolution so */
+    bool einsum;    /* and the product so */
 };
 
 void mgpu_variable_reader_of(struct mgpu_variable_reader *reader, const struct mgpu_variables *v,

@@ -302,7 +302,8 @@ static void take_many(struct mgpu_graph *g, struct mgpu_node *update,
         rows = added_rows(terms[1 - i], readers);
     }
     product = product_of(v, readers);
-    if (g->step_samples > g->batch || !product || !mgpu_update_is_pointwise(update) || mgpu_value_bytes(v) < LEAST_OF_MANY ||
+    if (g->step_samples > g->batch || !product || !mgpu_update_is_pointwise(update) ||
+        mgpu_value_bytes(v) < LEAST_OF_MANY ||
         factors_of(product, product->input[0]->dims[0].value) > mgpu_value_count(v))
         return;
     struct mgpu_value *gradient = g->parameters[update->input[MGPU_UPDATE_WEIGHT]->index].gradient;

@@ -202,8 +202,7 @@ static const void *headed(struct mgpu_arena *arena, int64_t batch)
     int c = mgpu_expr_2(&e, MGPU_X_MUL, z, mgpu_expr_1(&e, MGPU_X_ERF, z));
     int d = scale(&e, MGPU_X_ADD, scale(&e, MGPU_X_MUL, x, 2, false), 1, false);
     int sum = mgpu_expr_2(&e, MGPU_X_ADD, mgpu_expr_2(&e, MGPU_X_MUL, a, b), c);
-    return attrs_of(arena, &e,
-                    mgpu_expr_2(&e, MGPU_X_ADD, sum, mgpu_expr_1(&e, MGPU_X_SIN, d)));
+    return attrs_of(arena, &e, mgpu_expr_2(&e, MGPU_X_ADD, sum, mgpu_expr_1(&e, MGPU_X_SIN, d)));
 }
 
 /* Many values alive at once: the sum of x0 to its powers, each kept until the end. */

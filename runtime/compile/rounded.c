@@ -12,6 +12,7 @@
 struct rounding {
     struct mgpu_graph *g;
     enum mgpu_dtype half;
+    bool trains;
     const struct mgpu_store_layout *stored;
     int parameters;             /* before */
     bool *updated;              /* by parameter */
@@ -42,7 +43,17 @@ static void add_rounded(struct rounding *r, int parameter)
     const struct mgpu_value *w = r->g->parameters[parameter].value;
     char *name = name_of(w->name);
     r->of[parameter] = mgpu_graph_parameter(r->g, name, MGPU_ROUNDED, r->half, w->rank, w->dims);
+    r->g->parameters[r->of[parameter]->index].rounds = r->g->parameters[parameter].value;
     free(name);
+}
+
+/* Whether what is stored of it stays right: its updates write it, or nothing changes it. */
+static bool may_keep(const struct rounding *r, const struct mgpu_value *w)
+{
+    const struct mgpu_parameter *p = &r->g->parameters[w->index];
+    return r->updated[w->index] || p->role == MGPU_FROZEN ||
+           (p->role == MGPU_WEIGHT && !r->trains) ||
+           (r->stored && mgpu_rounded_of(r->stored, w->name));
 }
 
 /* Whether the node rounds such a weight and does nothing else. */
@@ -52,8 +63,7 @@ static bool rounds_weight(const struct rounding *r, const struct mgpu_node *node
     const struct mgpu_value *w = node->inputs == 1 ? node->input[0] : NULL;
     if (!e || !w || w->kind != MGPU_VALUE_PARAMETER || w->type != MGPU_FLOAT || e->count != 2)
         return false;
-    bool kept = r->updated[w->index] || (r->stored && mgpu_rounded_of(r->stored, w->name));
-    return kept && e->op[1].code == MGPU_X_CAST && e->op[1].type == r->half;
+    return may_keep(r, w) && e->op[1].code == MGPU_X_CAST && e->op[1].type == r->half;
 }
 
 static bool updates_weight(const struct mgpu_node *node)
@@ -123,11 +133,12 @@ static void replace(const struct rounding *r, int values)
         g->outputs[i] = now(r, values, g->outputs[i]);
 }
 
-int mgpu_store_rounded(struct mgpu_graph *g, enum mgpu_dtype half,
+int mgpu_store_rounded(struct mgpu_graph *g, enum mgpu_dtype half, bool trains,
                        const struct mgpu_store_layout *stored)
 {
     struct mgpu_origin origin = g->origin;
-    struct rounding r = {.g = g, .half = half, .stored = stored, .parameters = g->parameter_count};
+    struct rounding r = {
+        .g = g, .half = half, .trains = trains, .stored = stored, .parameters = g->parameter_count};
     int values = g->value_count, rc = 0;
     r.updated = mgpu_xcalloc((size_t)r.parameters + 1, sizeof *r.updated);
     r.of = mgpu_xcalloc((size_t)r.parameters + 1, sizeof *r.of);

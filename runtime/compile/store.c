@@ -84,6 +84,9 @@ static bool *used_parameters(const struct mgpu_graph *g)
     for (int i = 0; i < g->output_count; i++)
         if (g->outputs[i]->kind == MGPU_VALUE_PARAMETER)
             used[g->outputs[i]->index] = true;
+    for (int i = 0; i < g->parameter_count; i++) /* a rounded one is made of its weight */
+        if (used[i] && g->parameters[i].rounds)
+            used[g->parameters[i].rounds->index] = true;
     return used;
 }
 
@@ -115,10 +118,9 @@ static struct due *dues(const struct mgpu_graph *g)
         }
     }
     for (int i = 0; i < g->parameter_count; i++) {
-        const struct mgpu_value *next = g->parameters[i].next;
-        if (g->parameters[i].role == MGPU_ROUNDED)
-            due[i] = (struct due){BEHIND_STATES,
-                                  next ? due[next->producer->input[0]->index].completion : -1, i};
+        const struct mgpu_value *weight = g->parameters[i].rounds;
+        if (weight)
+            due[i] = (struct due){BEHIND_STATES, due[weight->index].completion, i};
     }
     return due;
 }

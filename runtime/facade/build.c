@@ -282,7 +282,7 @@ static int compile_batch(struct mgpu_trainer *t, enum mgpu_mode mode, int64_t ba
             rc = mgpu_prefix(mgpu_plan_apply(job.graph[r], t->plan, r, pieces, &job.applied[r]),
                              "%s", t->path);
         if (rc == 0 && t->half)
-            rc = mgpu_store_rounded(job.graph[r], t->half, t->store[r]);
+            rc = mgpu_store_rounded(job.graph[r], t->half, !t->options.inference, t->store[r]);
         if (rc == 0)
             rc = mgpu_store_add(t->store[r], job.graph[r]);
     }

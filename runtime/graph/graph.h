@@ -97,6 +97,7 @@ struct mgpu_parameter {
     struct mgpu_value *value;
     struct mgpu_value *gradient; /* set by mgpu_gradient for MGPU_WEIGHT, else NULL */
     struct mgpu_value *next; /* what it becomes at the end of the step (an assignment) or NULL */
+    const struct mgpu_value *rounds; /* the weight of an MGPU_ROUNDED one */
 };
 
 struct mgpu_graph {

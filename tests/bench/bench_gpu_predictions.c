@@ -129,7 +129,7 @@ static void predict(const struct mgpu_device_kind *kind, const char *properties,
                                                           .exact = rate == MGPU_RATE_F32}));
     mgpu_library_enter(library);
     must(mgpu_build_typed(&g, t, MGPU_MODE_TRAIN, o.batch, NULL));
-    must(t->half ? mgpu_store_rounded(g, t->half, NULL) : 0);
+    must(t->half ? mgpu_store_rounded(g, t->half, true, NULL) : 0);
     must(mgpu_optimize(g, &mgpu_backend_cuda));
     mgpu_graph_prune(g);
     struct sums s = add_up(kind, g, rate);

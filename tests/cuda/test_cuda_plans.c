@@ -155,7 +155,7 @@ static void count_graph(struct tally *tallies, int count, const char *name,
     if (rc == 0)
         rc = mgpu_build_typed(&g, t, MGPU_MODE_TRAIN, o->batch > 0 ? o->batch : 4, NULL);
     if (rc == 0 && t->half)
-        rc = mgpu_store_rounded(g, t->half, NULL);
+        rc = mgpu_store_rounded(g, t->half, true, NULL);
     if (rc == 0)
         rc = mgpu_optimize(g, &mgpu_backend_cuda);
     if (rc < 0)

@@ -1,5 +1,5 @@
-/* Weights in a half type are stored beside the floats and written by the updates (rounded.h): no
- * step casts one. On a GPU that there is not (double.h). */
+/* Weights in a half type are stored beside the floats and written by the updates, frozen ones when
+ * they come (rounded.h): no step casts one. On a GPU that there is not (double.h). */
 #include "runtime/compile/rounded.h"
 #include "runtime/compile/fuse.h"
 #include "runtime/cuda/ranks.h"
@@ -68,32 +68,58 @@ static void check_rounded(const struct mgpu_trainer *t, int weights)
     CHECK_(count == weights * mgpu_team_size(t->team), "%d rounded weights", count);
 }
 
-/* In training and validation; a frozen one is cast as before. */
+/* In training and validation; `v` is frozen. */
 static void test_training(const char *devices, const char *optimizer, int passes)
 {
     struct mgpu_trainer *t;
     struct mgpu_step_result s;
     const struct mgpu_number *numbers;
     struct mgpu_options o = options(devices, optimizer);
-    double w[24];
+    double w[24], v[6];
     o.val_split = 0.5;
     o.freeze = tiny_list("v", NULL);
     CHECK_OK(mgpu_trainer_new(&t, model, &o));
     for (int i = 0; i < t->compiled_count; i++)
-        CHECK(casts(t->compiled[i].program[0]) == 1);
+        CHECK(casts(t->compiled[i].program[0]) == 0);
     const struct mgpu_gpu_rank *rank = (struct mgpu_gpu_rank *)mgpu_team_rank(t->team, 0)->engine;
     CHECK_(rank->bound[0]->passes == passes, "%s: %d passes", optimizer, rank->bound[0]->passes);
-    check_rounded(t, 3);
+    check_rounded(t, 4);
     while (mgpu_step(t, &s) > 0) {
-        check_rounded(t, 3);
+        check_rounded(t, 4);
         CHECK_OK(mgpu_evaluate(t, &numbers));
     }
     CHECK_OK(mgpu_weight_read(t, "w", w, 24));
     w[3] += 1;
     CHECK_OK(mgpu_weight_write(t, "w", w, 24));
-    check_rounded(t, 3);
+    CHECK_OK(mgpu_weight_read(t, "v", v, 6));
+    v[1] = -v[1];
+    CHECK_OK(mgpu_weight_write(t, "v", v, 6));
+    check_rounded(t, 4);
     mgpu_trainer_free(t);
     CHECK_(!double_complaints(), "%s", double_complaint());
+}
+
+/* Where nothing is trained, no weight changes. */
+static void test_inference(void)
+{
+    struct mgpu_trainer *t;
+    const struct mgpu_number *numbers;
+    double loss[2];
+    struct mgpu_options o = options("cuda:0", "adam");
+    o.val = o.data;
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    CHECK_OK(mgpu_evaluate(t, &numbers));
+    loss[0] = numbers[0].value;
+    mgpu_trainer_free(t);
+    o.val = NULL;
+    o.inference = true;
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    CHECK(casts(t->compiled[0].program[0]) == 0);
+    check_rounded(t, 4);
+    CHECK_OK(mgpu_evaluate(t, &numbers));
+    loss[1] = numbers[0].value;
+    mgpu_trainer_free(t);
+    CHECK_(loss[0] == loss[1], "%g, not %g", loss[1], loss[0]);
 }
 
 static void go(const struct mgpu_options *o, double *loss, const char *to)
@@ -137,6 +163,7 @@ int main(void)
     test_training("cuda:0", "adam,lr=0.1", 1);
     test_training("cuda:0,cuda:0", "sgd,lr=0.1,momentum=0.9", 1);
     test_training("cuda:0", "lamb,lr=0.1", 0);
+    test_inference();
     test_resume();
     tiny_end();
     double_end();

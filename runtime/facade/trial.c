@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WARM_UP = 3, LEAST_STEPS = 10, MOST_STEPS = 5000 };
+enum { WARM_UP = 3, LEAST_STEPS = 8, MOST_STEPS = 5000 };
 static const double WARM_UP_MS = 200, MS = 600;
 
 /* ---- Steps ----------------------------------------------------------------------------------- */

@@ -17,7 +17,7 @@ struct mgpu_trial {
 int mgpu_trial_new(struct mgpu_trial *trial, const char *model, const struct mgpu_options *options);
 void mgpu_trial_free(struct mgpu_trial *trial);
 
-/* Milliseconds of a step: the lower quartile of those of 0.6 s (at least ten) after some to warm
+/* Milliseconds of a step: the lower quartile of those of 0.6 s (at least eight) after some to warm
  * up. What else the machine does makes some longer and none shorter. Predictions and what they
  * are compared with are taken in this one way. */
 int mgpu_trial_time(struct mgpu_trial *trial, double *ms);

@@ -1,5 +1,4 @@
 #include "runtime/cpu/blocks.h"
-#include "runtime/cpu/simd.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -96,9 +95,6 @@ struct mgpu_range mgpu_cpu_part(int64_t count, int part, int parts)
     int64_t begin = part * size + (part < rest ? part : rest);
     return (struct mgpu_range){begin, begin + size + (part < rest)};
 }
-
-const struct mgpu_limits mgpu_limits = {
-    .exp = 120, .sigmoid = 88, .tanh = 9.2f, .erf = 4, .one = 1};
 
 bool mgpu_cpu_is_beyond(int64_t elements)
 {

@@ -70,70 +70,53 @@ MGPU_INLINE uint32_t mgpu_to_bits(float x)
     return bits;
 }
 
-/* Of a limit that it knows the compiler makes a comparison and a choice, which wait for
- * multipliers; of these, the instructions that are made for it. */
-extern const struct mgpu_limits {
-    float exp, sigmoid, tanh, erf, one;
-} mgpu_limits;
-
-/* x, or what it must not be below or above; NaN stays. */
-MGPU_INLINE float mgpu_at_least(float x, float limit)
+/* exp(x) is 2^n p: x = n ln 2 + r, and p a polynomial for exp(r), fitted in relative error (3e-9
+ * before rounding); at most 2 units in the last place from the true value. Adding 1.5 * 2^23 rounds
+ * to an integer, which then is the low bits: *bits ends in n + bias. Sums of the polynomial stand
+ * beside each other where they can: what bounds a loop is how long one element takes. Where x is
+ * out of range the result is anything; callers choose another then, behind all else for the same
+ * reason. */
+MGPU_INLINE float mgpu_exp_parts(float x, int bias, uint32_t *bits)
 {
-    return x < limit ? limit : x;
+    const float round = 12582912.0f + (float)bias;
+    float shifted = x * 1.442695041f + round, whole = shifted - round;
+    float r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f, s = r * r;
+    float high = 1.381461039e-3f * r + 8.368711137e-3f;
+    float low = 4.166838749e-2f * r + 1.666652068e-1f;
+    *bits = mgpu_to_bits(shifted);
+    return (((high * s + low) * r + 4.999999345e-1f) * s + r) + 1;
 }
 
-MGPU_INLINE float mgpu_at_most(float x, float limit)
-{
-    return limit < x ? limit : x;
-}
-
-MGPU_INLINE float mgpu_within(float x, float limit)
-{
-    return mgpu_at_most(mgpu_at_least(x, -limit), limit);
-}
-
-/* exp(x / 2) of an x within +-170, which is 2^n p: x = 2 n ln 2 + r, and p a polynomial for
- * exp(r / 2), fitted in relative error (3e-9 before rounding). Adding 1.5 * 2^23 rounds to an
- * integer, which then is the low bits: n with its bias. Its square is exp(x), which becomes
- * infinite, subnormal or zero by itself; at most 4 units in the last place from the true value. */
-MGPU_INLINE float mgpu_exp_half(float x)
-{
-    const float round = 12582912.0f + 127;
-    float shifted = x * 0.7213475204f + round, whole = shifted - round;
-    float r = (x - whole * 1.38671875f) + whole * 4.2438888e-4f, s = r * r;
-    float high = 2.15848757e-5f * r + 2.61526596e-4f;
-    float low = 2.60427507e-3f * r + 2.08331494e-2f;
-    float p = (((high * s + low) * r + 1.24999983e-1f) * r + 0.5f) * r + 1;
-    return p * mgpu_from_bits(mgpu_to_bits(shifted) << 23);
-}
-
+/* 2^n comes in two factors, as it may be no float itself. */
 MGPU_INLINE float mgpu_expf(float x)
 {
-    float half = mgpu_exp_half(mgpu_within(x, mgpu_limits.exp));
-    return half * half;
+    uint32_t n;
+    float p = mgpu_exp_parts(x, 2 * 127, &n);
+    float y = p * mgpu_from_bits(n >> 1 << 23) * mgpu_from_bits((n - (n >> 1)) << 23);
+    y = x < -104 ? 0 : y; /* NaN stays */
+    return x > 89 ? INFINITY : y;
 }
 
-/* The same of an x that is not positive, for less. */
+/* The same of an x that is not positive, for less: one of the factors is always 2^-24. */
 MGPU_INLINE float mgpu_exp_negativef(float x)
 {
-    float half = mgpu_exp_half(mgpu_at_least(x, -mgpu_limits.exp));
-    return half * half;
+    uint32_t n;
+    float p = mgpu_exp_parts(x, 24 + 127, &n);
+    float y = p * mgpu_from_bits(n << 23) * 5.9604644775390625e-8f;
+    return x < -104 ? 0 : y; /* NaN stays */
 }
 
-/* e/(1+e) with e = exp(x), of an x for which e is finite; at most 5 units off. */
-MGPU_INLINE float mgpu_sigmoidf(float x)
+/* What an odd function is beyond +-limit; NaN stays. */
+MGPU_INLINE float mgpu_saturate(float x, float limit, float y)
 {
-    x = mgpu_at_most(mgpu_at_least(x, -mgpu_limits.exp), mgpu_limits.sigmoid);
-    float half = mgpu_exp_half(x);
-    float e = half * half;
-    return e / (1 + e);
+    y = x > limit ? 1 : y;
+    return x < -limit ? -1 : y;
 }
 
 /* x P(x^2) / Q(x^2), fitted in relative error (2e-8 before rounding); at most 6 units in the last
- * place from the true value. At the limits of x it is beyond 1. */
+ * place from the true value, up to where rounding could lead beyond 1. */
 MGPU_INLINE float mgpu_tanhf(float x)
 {
-    x = mgpu_within(x, mgpu_limits.tanh);
     float z = x * x;
     float p =
         (((1.335462964e-8f * z + 2.060905687e-5f) * z + 3.495586475e-3f) * z + 1.338102422e-1f) *
@@ -143,12 +126,11 @@ MGPU_INLINE float mgpu_tanhf(float x)
         (((7.776544541e-7f * z + 3.285632190e-4f) * z + 2.587697581e-2f) * z + 4.671433981e-1f) *
             z +
         1;
-    return mgpu_within(x * p / q, mgpu_limits.one);
+    return mgpu_saturate(x, 7.97f, x * p / q);
 }
 
 MGPU_INLINE float mgpu_erff(float x)
 {
-    x = mgpu_within(x, mgpu_limits.erf);
     float z = x * x;
     float p =
         ((((2.041990549e-6f * z + 2.848078481e-4f) * z + 3.779545874e-3f) * z + 5.279008852e-2f) *
@@ -162,7 +144,17 @@ MGPU_INLINE float mgpu_erff(float x)
          5.024090931e-1f) *
             z +
         1;
-    return mgpu_within(x * p / q, mgpu_limits.one);
+    return mgpu_saturate(x, 3.63f, x * p / q);
+}
+
+/* 1/(1+exp(-x)); 0 where that is less than the least normal float, so that 2^n is one factor. */
+MGPU_INLINE float mgpu_sigmoidf(float x)
+{
+    uint32_t n;
+    float p = mgpu_exp_parts(-x, 127, &n), e = p * mgpu_from_bits(n << 23);
+    e = x > 87 ? 0 : e; /* NaN stays */
+    float y = 1 / (1 + e);
+    return x < -88 ? 0 : y;
 }
 
 #endif

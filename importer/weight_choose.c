@@ -258,6 +258,19 @@ static bool is_parameter(enum mgpu_weight_role role)
     return role == MGPU_ROLE_TRAINED || role == MGPU_ROLE_FROZEN || role == MGPU_ROLE_STATISTIC;
 }
 
+/* Of "['scale', 'val_1']": whether one may be a parameter's name. */
+static bool is_of_parameter(const struct mgpu_identify *in, const char *folded_from)
+{
+    bool found = false;
+    for (const char *at = folded_from; !found && (at = strchr(at, '\''));) {
+        size_t n = strcspn(++at, "'");
+        const char *name = mgpu_arena_format(in->arena, "%.*s", (int)n, at);
+        found = mgpu_onnx_is_parameter_name(name) && !strstr(name, "lifted_tensor");
+        at += n + (at[n] == '\'');
+    }
+    return found;
+}
+
 /* Whether what is no weight has a name of the model's. dynamo calls the result of an operator, too,
  * by one word, and says of what it computed it; a scalar so made is kept, to say that. */
 static bool is_named_constant(const struct mgpu_identify *in, int initializer)
@@ -266,8 +279,11 @@ static bool is_named_constant(const struct mgpu_identify *in, int initializer)
     bool scalar = x->array.rank == 0 && in->facts[initializer].real;
     if (in->tensorflow)
         return scalar && strstr(x->name, "/ReadVariableOp");
+    if (x->persistent)
+        return !strcmp(x->persistent, "True");
     bool sure = in->facts[initializer].real || !in->dynamo || strchr(x->name, '.');
-    if (!may_be_parameter(in, x->name) || !sure || (x->folded_from && !scalar))
+    if (!may_be_parameter(in, x->name) || !sure ||
+        (x->folded_from && !(scalar && is_of_parameter(in, x->folded_from))))
         return false;
     for (int i = 0; i < in->candidates; i++)
         if (in->candidate[i].initializer == initializer && in->candidate[i].verdict.made)

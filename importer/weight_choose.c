@@ -258,19 +258,6 @@ static bool is_parameter(enum mgpu_weight_role role)
     return role == MGPU_ROLE_TRAINED || role == MGPU_ROLE_FROZEN || role == MGPU_ROLE_STATISTIC;
 }
 
-/* Of "['scale', 'val_1']": whether one may be a parameter's name. */
-static bool is_of_parameter(const struct mgpu_identify *in, const char *folded_from)
-{
-    bool found = false;
-    for (const char *at = folded_from; !found && (at = strchr(at, '\''));) {
-        size_t n = strcspn(++at, "'");
-        const char *name = mgpu_arena_format(in->arena, "%.*s", (int)n, at);
-        found = mgpu_onnx_is_parameter_name(name) && !strstr(name, "lifted_tensor");
-        at += n + (at[n] == '\'');
-    }
-    return found;
-}
-
 /* Whether what is no weight has a name of the model's. dynamo calls the result of an operator, too,
  * by one word, and says of what it computed it; a scalar so made is kept, to say that. */
 static bool is_named_constant(const struct mgpu_identify *in, int initializer)
@@ -283,7 +270,7 @@ static bool is_named_constant(const struct mgpu_identify *in, int initializer)
         return !strcmp(x->persistent, "True");
     bool sure = in->facts[initializer].real || !in->dynamo || strchr(x->name, '.');
     if (!may_be_parameter(in, x->name) || !sure ||
-        (x->folded_from && !(scalar && is_of_parameter(in, x->folded_from))))
+        (x->folded_from && (!scalar || mgpu_weight_is_of_code(in, initializer))))
         return false;
     for (int i = 0; i < in->candidates; i++)
         if (in->candidate[i].initializer == initializer && in->candidate[i].verdict.made)

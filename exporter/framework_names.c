@@ -169,8 +169,8 @@ static void tell_likely(const struct mgpu_framework_arrays *a)
                    : mgpu_arena_format(a->arena, "'%s' and %d more are the names", first, n - 1));
 }
 
-/* TorchScript writes only what a state_dict has; dynamo does not say which buffers are none of it.
- */
+/* TorchScript writes only what a state_dict has; older dynamo does not say which buffers are none
+ * of it. */
 static void tell_buffers(const struct mgpu_framework_arrays *a)
 {
     const struct mgpu_variables *v = a->variables;
@@ -183,6 +183,9 @@ static void tell_buffers(const struct mgpu_framework_arrays *a)
         int variable = a->from[i].variable;
         if (variable < 0 || !v->variable[variable].rank || !mgpu_variable_is_constant(v, variable))
             continue;
+        const struct mgpu_weight *w = &v->weights->weight[v->variable[variable].weight];
+        if (v->model->initializer[w->holder[0].initializer].persistent)
+            continue;
         first = first ? first : a->array[i].name;
         n++;
     }
@@ -193,6 +196,26 @@ static void tell_buffers(const struct mgpu_framework_arrays *a)
                   n == 1
                       ? " is taken for a buffer"
                       : mgpu_arena_format(a->arena, " and %d more are taken for buffers", n - 1));
+}
+
+/* Of these a state_dict has more than the graph. */
+static void tell_folded_buffers(const struct mgpu_framework_arrays *a)
+{
+    const struct mgpu_onnx_model *model = a->variables->model;
+    for (int i = 0; i < model->initializers; i++) {
+        const struct mgpu_onnx_initializer *x = &model->initializer[i];
+        enum mgpu_weight_role role = a->variables->weights->role[i];
+        const char *source = x->folded_from && x->array.rank &&
+                                     (role == MGPU_ROLE_CONSTANT || role == MGPU_ROLE_SHAPE)
+                                 ? mgpu_scope_source(a->arena, x->folded_from)
+                                 : NULL;
+        if (!source || !strchr(source, '.') || is_in_list(a, source)) /* an operator's result */
+            continue;
+        mgpu_note("if '%s' is a persistent buffer, load_state_dict misses it: the graph has only "
+                  "'%s', which the exporter computed of it (--like FILE.safetensors gives it)",
+                  source, x->name);
+        return;
+    }
 }
 
 static void tell_constants(const struct mgpu_variables *v)
@@ -264,6 +287,7 @@ static void list_plain(struct mgpu_framework_arrays *a)
         tell_nameless(a);
         tell_likely(a);
         tell_buffers(a);
+        tell_folded_buffers(a);
     }
     if (v->assumed)
         mgpu_note("'%s' has no names left and is taken for PyTorch's MultiheadAttention: the order "

@@ -191,7 +191,9 @@ static bool is_its_constant(const struct mgpu_match *m, const struct mgpu_layers
 static bool is_harmless(const struct mgpu_match *m, const struct mgpu_layers *f, int tensor)
 {
     return mgpu_checkpoint_is_counter(&m->file->tensor[tensor]) || m->constant[tensor] ||
-           (is_dropped_bias(m, f, tensor) && all_zero(m, tensor)) || is_its_constant(m, f, tensor);
+           (is_dropped_bias(m, f, tensor) && all_zero(m, tensor)) ||
+           is_its_constant(m, f, tensor) ||
+           (m->model->family == MGPU_FAMILY_TORCH && mgpu_match_is_in_graph(m, tensor));
 }
 
 static bool is_normalisation(const struct mgpu_checkpoint *c, const struct mgpu_file_layer *l)

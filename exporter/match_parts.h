@@ -58,6 +58,9 @@ void mgpu_match_constants(struct mgpu_match *m, const struct mgpu_layers *file);
 /* Whether it is no layer in the graph: all that it has is such a constant or of no use there. */
 bool mgpu_match_is_beside(const struct mgpu_match *m, const struct mgpu_file_layer *l);
 
+/* match_buffers.c: whether the graph has, as a constant, what the tensor's numbers give. */
+bool mgpu_match_is_in_graph(const struct mgpu_match *m, int tensor);
+
 /* match_judge.c: counts, faults, and whether they are allowed. */
 int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,
                      const struct mgpu_match_options *options);

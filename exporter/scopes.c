@@ -2,6 +2,7 @@
 
 #include "exporter/keras_layers.h"
 #include "exporter/wrappers.h"
+#include "importer/weights.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -304,7 +305,7 @@ const char *mgpu_scope_source(struct mgpu_arena *arena, const char *folded_from)
         size_t n = strcspn(++at, "'");
         const char *name = mgpu_arena_format(arena, "%.*s", (int)n, at);
         at += n + (at[n] == '\'');
-        if (mgpu_scope_is_own(name))
+        if (mgpu_scope_is_own(name) && mgpu_onnx_is_parameter_name(name))
             source = source ? "" : name;
     }
     return source;

@@ -505,14 +505,20 @@ static void add_inputs(struct inliner *in, struct scope *top, const Onnx__GraphP
     }
 }
 
-static void note_folded(struct mgpu_onnx_model *model, const Onnx__GraphProto *graph)
+/* What dynamo says of an initializer. */
+static void note_said(struct mgpu_onnx_model *model, const Onnx__GraphProto *graph)
 {
     for (size_t i = 0; i < graph->n_value_info; i++) {
         const Onnx__ValueInfoProto *v = graph->value_info[i];
         int of = mgpu_onnx_find_initializer(model, v->name);
-        for (size_t k = 0; of >= 0 && k < v->n_metadata_props; k++)
-            if (!strcmp(v->metadata_props[k]->key, "pkg.onnxscript.optimizer.folded_from"))
-                model->initializer[of].folded_from = v->metadata_props[k]->value;
+        for (size_t k = 0; of >= 0 && k < v->n_metadata_props; k++) {
+            const char *key = v->metadata_props[k]->key, *value = v->metadata_props[k]->value;
+            if (!strcmp(key, "pkg.onnxscript.optimizer.folded_from"))
+                model->initializer[of].folded_from = value;
+            if (!strcmp(key, "pkg.torch.export.graph_signature.InputSpec.persistent") &&
+                strcmp(value, "None"))
+                model->initializer[of].persistent = value;
+        }
     }
 }
 
@@ -548,7 +554,7 @@ static int inline_model(struct inliner *in, const Onnx__ModelProto *proto)
     int rc = add_initializers(in, &top, graph);
     if (rc >= 0) {
         add_inputs(in, &top, graph);
-        note_folded(m, graph);
+        note_said(m, graph);
         rc = add_nodes(in, &top, graph->n_node, graph->node, &list);
     }
     store(in, &m->graph, &list);

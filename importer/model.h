@@ -52,6 +52,7 @@ struct mgpu_onnx_initializer {
     bool constant_node;
     bool graph_input;        /* also listed as a graph input */
     const char *folded_from; /* what dynamo's optimizer computed it of: "['fc.weight']"; or NULL */
+    const char *persistent;  /* of a buffer, as dynamo says it: "True" or "False"; or NULL */
 };
 
 struct mgpu_onnx_value { /* a graph input or output as declared */

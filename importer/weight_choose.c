@@ -266,8 +266,11 @@ static bool is_named_constant(const struct mgpu_identify *in, int initializer)
     bool scalar = x->array.rank == 0 && in->facts[initializer].real;
     if (in->tensorflow)
         return scalar && strstr(x->name, "/ReadVariableOp");
+    if (x->persistent)
+        return !strcmp(x->persistent, "True");
     bool sure = in->facts[initializer].real || !in->dynamo || strchr(x->name, '.');
-    if (!may_be_parameter(in, x->name) || !sure || (x->folded_from && !scalar))
+    if (!may_be_parameter(in, x->name) || !sure ||
+        (x->folded_from && (!scalar || mgpu_weight_is_of_code(in, initializer))))
         return false;
     for (int i = 0; i < in->candidates; i++)
         if (in->candidate[i].initializer == initializer && in->candidate[i].verdict.made)

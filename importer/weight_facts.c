@@ -26,7 +26,7 @@ static bool is_word(const char *name, const char *word)
 /* What PyTorch's exporters call tensors that are no parameters under their own name: results of
  * calls ("zeros_2"), values made on the way ("val_8", "onnx::MatMul_13", "/fc/Constant_output_0",
  * "42"). A parameter's name is a dotted path, or one word at the top. */
-static bool parameter_name(const char *name)
+bool mgpu_onnx_is_parameter_name(const char *name)
 {
     static const char *const words[] = {"val",
                                         "zeros",
@@ -85,7 +85,7 @@ static bool is_result_name(const char *name)
     for (size_t i = 0; i < sizeof operators / sizeof *operators; i++)
         if (is_word(name, operators[i]))
             return true;
-    return !parameter_name(name);
+    return !mgpu_onnx_is_parameter_name(name);
 }
 
 bool mgpu_weight_is_of_code(const struct mgpu_identify *in, int initializer)
@@ -167,7 +167,7 @@ static bool is_named(const struct mgpu_identify *in, const char *name)
 {
     if (in->tensorflow)
         return strstr(name, "ReadVariableOp") || strstr(name, "/resource");
-    return !in->pytorch || parameter_name(name);
+    return !in->pytorch || mgpu_onnx_is_parameter_name(name);
 }
 
 static const char *key_of(struct mgpu_identify *in, uint64_t sum)

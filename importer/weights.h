@@ -98,6 +98,10 @@ int mgpu_weights_identify(struct mgpu_weights **out, struct mgpu_onnx_model *mod
                           const struct mgpu_weights_options *options);
 void mgpu_weights_free(struct mgpu_weights *weights);
 
+/* Whether PyTorch's exporters took the name from the model, as far as it tells: "fc.weight", not
+ * "zeros_2" or "onnx::MatMul_13". */
+bool mgpu_onnx_is_parameter_name(const char *name);
+
 /* The name of a layer's node, or its first output where it has none. */
 const char *mgpu_onnx_layer_name(const struct mgpu_onnx_node *node);
 

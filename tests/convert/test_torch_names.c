@@ -183,6 +183,34 @@ static void test_buffers(void)
     CHECK(holds_other(out));
 }
 
+/* Of these the graph has only the beginning of a table, and what a comparison made of a mask. */
+static void test_parts(void)
+{
+    const char *file = tiny_path("parts.safetensors"), *out = tiny_path("out.onnx");
+    const char *model = model_of("parts.onnx", "producer pytorch\ninput x float N 2\n"
+                                               "init /pe/Slice_output_0 int64 2 2 = 1 0 0 1\n"
+                                               "init /Equal_output_0 bool 2 2 = 0 1 0 0\n"
+                                               "init /Constant_output_0 float = 0\n"
+                                               "init fc.weight float 2 2 = 1 2 3 4\n"
+                                               "a = GatherElements(x, /pe/Slice_output_0) axis=1\n"
+                                               "b = Where(/Equal_output_0, /Constant_output_0, a)\n"
+                                               "y = MatMul(b, fc.weight)\noutput y float N 2\n");
+    const char *state = "producer pytorch\ninput x float N 2\n"
+                        "init fc.weight float 2 2 = 1 2 3 4\ninit pe.pe int64 3 2 = %s\n"
+                        "init mask float 2 3 = 1 0 0 1 1 0\ny = MatMul(x, fc.weight)\n"
+                        "a = Gather(mask, pe.pe)\noutput y float N 2\noutput a float 3 2 3\n";
+    const struct mgpu_convert_options into = {.model = model};
+    char filled[1024];
+    snprintf(filled, sizeof filled, state, "1 0 0 1 1 1");
+    CHECK_OK(convert(model_of("state.onnx", filled), file, &none));
+    CHECK_OK(convert(file, out, &into));
+    CHECK_(!strcmp(line, "3 of 3 tensors\n"), "%s", line);
+    snprintf(filled, sizeof filled, state, "1 0 0 0 1 1");
+    CHECK_OK(convert(model_of("state.onnx", filled), file, &none));
+    CHECK(convert(file, out, &into) < 0);
+    CHECK_(strstr(mgpu_error(), "'pe.pe' [3,2] has no place"), "%s", mgpu_error());
+}
+
 /* What is not persistent is in no state_dict. */
 static void test_without_buffers(void)
 {
@@ -251,6 +279,7 @@ int main(void)
     test_counted();
     test_twice();
     test_buffers();
+    test_parts();
     test_without_buffers();
     test_run();
     tiny_end();

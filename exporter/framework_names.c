@@ -218,6 +218,19 @@ static void tell_folded_buffers(const struct mgpu_framework_arrays *a)
     }
 }
 
+static void tell_joined(const struct mgpu_variables *v)
+{
+    int n = 0, first = -1;
+    for (int i = 0; i < v->count; i++) {
+        n += v->variable[i].joined;
+        first = first < 0 && v->variable[i].joined ? i : first;
+    }
+    if (n)
+        mgpu_note("%d kernel%s of einsum ('%s'): of what shape in Keras, the graph does not tell, "
+                  "and in this file they are matrices",
+                  n, n == 1 ? "" : "s", mgpu_variable_name(v, first));
+}
+
 static void tell_constants(const struct mgpu_variables *v)
 {
     const char *layer = mgpu_normalizations_first(v);
@@ -294,6 +307,7 @@ static void list_plain(struct mgpu_framework_arrays *a)
                   "of its products says which is which",
                   v->assumed);
     tell_folded(v);
+    tell_joined(v);
     tell_constants(v);
 }
 

@@ -46,8 +46,11 @@ static void check_shape(struct mgpu_match *m, int tensor)
     mgpu_shape_text(theirs, t->rank, t->dims);
     wanted_shape(ours, m, variable);
     add_fault(m, MGPU_MATCH_SHAPE, t->name, variable,
-              mgpu_arena_format(m->arena, "'%s' is %s, the model wants %s ('%s')", t->name, theirs,
-                                ours, mgpu_variable_initializer(m->model, variable)));
+              mgpu_arena_format(m->arena, "'%s' is %s, the model wants %s ('%s'%s)", t->name,
+                                theirs, ours, mgpu_variable_initializer(m->model, variable),
+                                m->model->variable[variable].computed
+                                    ? ", which the exporter computed of parameters"
+                                    : ""));
     for (int i = 0; i < m->model->count; i++)
         if (m->tensor[i] == tensor)
             m->tensor[i] = -2; /* neither matched nor missing */

@@ -429,6 +429,17 @@ static bool is_joined(const struct builder *b, const struct mgpu_variable *x, co
            !strstr(x->own, "/Tensordot/");
 }
 
+/* What was added up before, as a bias and positions: no variable is that. */
+static bool is_sum(const struct builder *b, const struct mgpu_holder *h, const struct mgpu_array *a,
+                   const char *op)
+{
+    int long_axes = 0;
+    for (int i = 0; i < a->rank; i++)
+        long_axes += a->dims[i] != 1;
+    return b->tensorflow && long_axes > 1 && !strncmp(op, "BiasAdd", 7) &&
+           !strstr(b->v->model->initializer[h->initializer].name, "ReadVariableOp");
+}
+
 static void add_holder(struct builder *b, int weight, int holder)
 {
     const struct mgpu_holder *h = &b->v->weights->weight[weight].holder[holder];
@@ -436,6 +447,7 @@ static void add_holder(struct builder *b, int weight, int holder)
     struct mgpu_variable_reader r = {0};
     mgpu_variable_reader_of(&r, b->v, h);
     struct mgpu_scope scope = scope_of(b, &r, h);
+    r.computed |= is_sum(b, h, a, scope.op);
     struct mgpu_variable x = {.weight = weight,
                               .holder = holder,
                               .role = mgpu_variable_role_of(&r, a, scope.op),
@@ -594,6 +606,40 @@ static void name_attention(struct mgpu_variables *v)
     }
 }
 
+static const char *op_of(const struct mgpu_variables *v, int variable)
+{
+    return mgpu_scope_tensorflow(v->arena, v->variable[variable].own, v->renumbered).op;
+}
+
+/* Of a layer of one's own nothing tells what its variables are: they are as the graph has them. */
+static void take_name(struct mgpu_variables *v, int variable)
+{
+    struct mgpu_variable *x = &v->variable[variable];
+    const struct mgpu_holder *h = &v->weights->weight[x->weight].holder[x->holder];
+    const struct mgpu_array *a = &v->model->initializer[h->initializer].array;
+    x->role = MGPU_VAR_OTHER;
+    x->leaf = "";
+    x->rank = a->rank;
+    memcpy(x->dims, a->dims, sizeof x->dims);
+    x->layout = mgpu_weight_layout_same(a->rank, a->dims);
+    v->layer[x->layer].class_name = "";
+}
+
+/* x @ w + b in Python adds with "add"; Keras's Dense does not. */
+static void find_own(struct mgpu_variables *v)
+{
+    for (int i = 0; i + 1 < v->count; i++) {
+        const struct mgpu_variable *kernel = &v->variable[i], *bias = &v->variable[i + 1];
+        bool both = kernel->layer == bias->layer && kernel->role == MGPU_VAR_KERNEL &&
+                    bias->role == MGPU_VAR_BIAS && !kernel->joined && *op_of(v, i);
+        if (!both || strcmp(v->layer[kernel->layer].class_name, "dense") ||
+            strcmp(op_of(v, i + 1), "add"))
+            continue;
+        take_name(v, i);
+        take_name(v, i + 1);
+    }
+}
+
 /* An embedding with a kernel: that is its table, turned, or, in Keras, a second one. */
 static void name_reversible(struct mgpu_variables *v)
 {
@@ -682,6 +728,8 @@ void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_mode
         join_separable(v);
         name_attention(v);
         name_reversible(v);
+        if (b.tensorflow)
+            find_own(v);
     }
     free(uses);
     free(b.users);

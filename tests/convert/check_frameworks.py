@@ -57,14 +57,15 @@ def trained(build, folder, temp):
     data, inputs, _ = training_data(folder, temp)
     out = {e: os.path.join(temp, "trained" + e) for e in (".onnx", ".h5", ".weights.h5", ".safetensors")}
     like = [a for f in ("keras3.weights.h5", "tfkeras2.15.legacy.h5") for a in ("--like", os.path.join(folder, f))]
-    args = ["--data", data, "--loss", "mse", "--batch", "4", "--epochs", "2", "--optimizer", "adam,lr=0.01", "--quiet"]
+    args = ["--data", data, "--loss", "mse", "--batch", "4", "--epochs", "2", "--optimizer", "adam,lr=0.01"]
     for path in out.values():
         args += ["--save", path]
     command = [os.path.join(build, "mgpu-train"), os.path.join(folder, "model.onnx"), *args]
     r, how = subprocess.run(command, capture_output=True, text=True), ""
-    if r.returncode:
-        assert "give --like FILE" in r.stderr, r.stderr
-        how = ", like (asked for)"
+    told = "names with '/'" in r.stderr
+    if r.returncode or told:
+        assert told or "give --like FILE" in r.stderr, r.stderr
+        how = ", like (%s)" % ("told" if told else "asked for")
         run(build, "mgpu-train", *command[1:], *like)
     return out, inputs, how
 

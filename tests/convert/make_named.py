@@ -78,7 +78,14 @@ OLD_MODELS = {
                              L.EinsumDense("abc,cd->abd", (None, 3), bias_axes="d"), L.RNN(L.LSTMCell(2)), L.SpectralNormalization(L.Dense(2))]),
 }
 
+def frames():
+    frame = S([I((4, 4, 1)), L.Conv2D(2, 2), L.GlobalAveragePooling2D()], name="frame")
+    return S([I((2, 4, 4, 1)), L.TimeDistributed(frame), L.LSTM(3), L.Dense(2)])
+
+
 MODELS = {
+    "block": block,
+    "frames": frames,
     "given": given,
     "inverted": inverted,
     "one_channel": lambda: S([I((5, 5, 1)), L.SeparableConv2D(2, 2), L.Conv2D(1, 2), L.DepthwiseConv2D(2)]),

@@ -94,6 +94,9 @@ static void test_files(void)
     }
     check_file("attention", "first.h5");
     check_file("conv_lstm", "first.h5");
+    check_file("block", "first.keras");
+    check_file("block", "first.weights.h5");
+    check_file("frames", "first.h5");
     check_file("old_block", "first.keras");
     check_file("old_block", "first.weights.h5");
 }
@@ -124,6 +127,8 @@ static void test_written(void)
         check_written("spectral", files[i], files[i]);
     }
     check_written("cells", "first.h5", "first.keras");
+    check_written("block", "first.weights.h5", "first.weights.h5");
+    check_written("frames", "first.h5", "first.h5");
     check_written("old_block", "first.weights.h5", "first.weights.h5");
 }
 
@@ -205,6 +210,35 @@ static void test_own(void)
     make_onnx_file(model, made);
     CHECK_OK(weights_convert(line, model, h5, &o));
     CHECK_(strstr(told, "'mine' is taken for a model of Keras's own"), "%s", told);
+}
+
+/* tanh(x @ w + b) of a layer of one's own is no Dense, though it multiplies and adds. */
+static void test_own_layer(void)
+{
+    static const char *const layers[] = {"pool", "dense", NULL};
+    static const struct weights_entry entries[] = {{"pool", "pool/att_bias:0", 1, {2}, 1},
+                                                   {"pool", "pool/att_weight:0", 2, {2, 2}, 3},
+                                                   {"dense", "dense/kernel:0", 2, {2, 2}, 7}};
+    const char *model = tiny_path("pool.onnx"), *file = tiny_path("pool.h5"),
+               *out = tiny_path("pool.out.onnx"), *again = tiny_path("pool.again.h5");
+    const struct mgpu_convert_options into = {.model = model}, none = {0}, like = {.like = file};
+    make_onnx_file(model, "producer tf2onnx\ninput x float N 2\n"
+                          "init s_1/pool_1/Cast/ReadVariableOp:0 float 2 2 = normal 1\n"
+                          "init s_1/pool_1/add/ReadVariableOp:0 float 2 = 1 2\n"
+                          "init s_1/dense_1/Cast/ReadVariableOp:0 float 2 2 = normal 2\n"
+                          "m = MatMul(x, s_1/pool_1/Cast/ReadVariableOp:0) "
+                          "name=\"s_1/pool_1/MatMul\"\n"
+                          "a = Add(m, s_1/pool_1/add/ReadVariableOp:0) name=\"s_1/pool_1/add\"\n"
+                          "h = Tanh(a)\n"
+                          "y = MatMul(h, s_1/dense_1/Cast/ReadVariableOp:0)\noutput y float N 2\n");
+    weights_legacy(file, layers, entries, 3);
+    CHECK_OK(weights_convert(line, file, out, &into));
+    CHECK_(!strcmp(line, "3 of 3 tensors\n"), "%s", line);
+    CHECK_FAILS(weights_convert(line, out, again, &none), "of a class of its own");
+    CHECK_FAILS(weights_convert(line, out, tiny_path("pool.weights.h5"), &none),
+                "of which class 's/pool' is");
+    CHECK_OK(weights_convert(line, out, again, &like));
+    CHECK(weights_differ(again, file, 0) == 0);
 }
 
 /* A transposed convolution of one dimension, whose kernel got an axis and whose bias lost its name;
@@ -388,6 +422,7 @@ int main(void)
     test_asked();
     test_towers();
     test_own();
+    test_own_layer();
     test_transposed();
     tiny_end();
     return test_end();

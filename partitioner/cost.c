@@ -101,9 +101,11 @@ double mgpu_roofline_ms(const struct mgpu_device_kind *kind, enum mgpu_rate rate
     return steps * fmax(kind->launch_ms, fmax(1, kind->ranks) * fmax(compute, memory));
 }
 
-static bool is_matrix(enum mgpu_class class)
+/* Computed at the rate of the half type or of TF32. */
+static bool is_matrix(const struct mgpu_node *node, enum mgpu_class class)
 {
-    return class == MGPU_CLASS_GEMM || class == MGPU_CLASS_CONV || class == MGPU_CLASS_RNN;
+    return node->op->half == MGPU_HALF_PRODUCT || class == MGPU_CLASS_GEMM ||
+           class == MGPU_CLASS_CONV || class == MGPU_CLASS_RNN;
 }
 
 /* Time steps of a recurrent node, which run one after the other. */
@@ -122,7 +124,7 @@ double mgpu_cost_ms(const struct mgpu_device_kind *kind, const struct mgpu_node 
         return 0;
     struct mgpu_cost c = node->op->cost(node);
     enum mgpu_class class = mgpu_class_of(node->op);
-    bool matrix = is_matrix(class);
+    bool matrix = is_matrix(node, class);
     enum mgpu_rate own = matrix || rate == MGPU_RATE_F64 ? rate : MGPU_RATE_F32;
     return mgpu_roofline_ms(kind, own, c.flops, c.bytes, steps_of(node, class));
 }

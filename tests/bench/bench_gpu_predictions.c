@@ -55,7 +55,8 @@ struct sums {
 static bool is_product(const struct mgpu_node *node)
 {
     enum mgpu_class class = mgpu_class_of(node->op);
-    return class == MGPU_CLASS_CONV || class == MGPU_CLASS_GEMM || class == MGPU_CLASS_RNN;
+    return node->op->half == MGPU_HALF_PRODUCT || class == MGPU_CLASS_CONV ||
+           class == MGPU_CLASS_GEMM || class == MGPU_CLASS_RNN;
 }
 
 static double roof(const struct mgpu_device_kind *kind, enum mgpu_rate rate, double flops,

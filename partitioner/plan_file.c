@@ -197,6 +197,7 @@ static struct json_object *alternatives_json(const struct mgpu_plan_file *plan)
         put_text(o, "strategy", a->strategy);
         put_int(o, "replicas", a->replicas);
         put_int(o, "places", a->places);
+        put_int(o, "devices", a->devices);
         if (a->feasible) {
             put_number(o, "step_ms", a->step_ms);
             put_number(o, "speedup", a->speedup);

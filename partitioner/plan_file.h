@@ -52,9 +52,10 @@ struct mgpu_plan_owner {
 /* A strategy that was tried. */
 struct mgpu_alternative {
     const char *strategy; /* "single", "data", "branch", "hybrid", "stacked" */
-    int replicas, places; /* used: replicas * places devices */
-    bool feasible;        /* false: only `why` says something */
-    bool recompute;       /* activations are computed again in backward */
+    int replicas, places;
+    int devices;    /* that it uses: places of each replica, and the one that has the weights */
+    bool feasible;  /* false: only `why` says something */
+    bool recompute; /* activations are computed again in backward */
     double step_ms, speedup;
     int64_t memory_bytes; /* of the fullest device */
     int64_t bytes_moved;  /* between devices, a step */

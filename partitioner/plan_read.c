@@ -421,7 +421,7 @@ static int read_alternative(const struct reader *r, struct json_object *list, in
     const char *where = entry(buffer, r, "alternatives", i);
     struct mgpu_alternative *a = &r->plan->alternative[i];
     struct json_object *o;
-    int64_t replicas = 0, places = 0;
+    int64_t replicas = 0, places = 0, devices = 0;
     MGPU_TRY(mgpu_json_item(&o, list, where, i));
     MGPU_TRY(text(&a->strategy, r, o, where, "strategy"));
     MGPU_TRY(text(&a->why, r, o, where, "why"));
@@ -431,8 +431,10 @@ static int read_alternative(const struct reader *r, struct json_object *list, in
     MGPU_TRY(count(&a->bytes_moved, o, where, "bytes_moved"));
     MGPU_TRY(mgpu_json_integer(&replicas, o, where, "replicas", false, 0, MGPU_PLAN_DEVICES));
     MGPU_TRY(mgpu_json_integer(&places, o, where, "places", false, 0, MGPU_PLAN_DEVICES));
+    MGPU_TRY(mgpu_json_integer(&devices, o, where, "devices", false, 0, MGPU_PLAN_DEVICES));
     a->replicas = (int)replicas;
     a->places = (int)places;
+    a->devices = (int)devices;
     MGPU_TRY(mgpu_json_bool(&a->recompute, o, where, "recompute"));
     a->feasible = a->step_ms > 0;
     return 0;

@@ -217,6 +217,20 @@ static int64_t most_memory(const struct make *m, const struct mgpu_candidate *c)
     return most;
 }
 
+/* The devices that have something to do, in all and of a replica. What was not tried would have all
+ * of those that it may have. */
+static void count_devices(const struct make *m, const struct mgpu_candidate *c,
+                          struct mgpu_alternative *a)
+{
+    int used = 0;
+    for (int d = 0; c->memory && d < m->p->planned->topology->devices; d++)
+        used += c->memory[d] > 0;
+    a->devices = used ? used : c->replicas * c->ranks;
+    bool besides =
+        a->devices % c->replicas != 0; /* of all replicas: the one that has the weights */
+    a->places = besides ? c->ranks : a->devices / c->replicas;
+}
+
 static void list_alternatives(struct make *m)
 {
     const struct mgpu_search_result *r = m->result;
@@ -228,11 +242,11 @@ static void list_alternatives(struct make *m)
         struct mgpu_alternative *a = &plan->alternative[i];
         *a = (struct mgpu_alternative){.strategy = mgpu_tactic_name(c->strategy),
                                        .replicas = c->replicas,
-                                       .places = c->ranks,
                                        .feasible = c->tried && c->feasible,
                                        .recompute = m->p->options->recompute ||
                                                     c->variant == MGPU_VARIANT_THRIFTY,
                                        .why = mgpu_arena_string(plan->arena, c->why ? c->why : "")};
+        count_devices(m, c, a);
         if (!a->feasible)
             continue;
         a->step_ms = c->step_ms;

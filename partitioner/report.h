@@ -34,6 +34,9 @@ enum { MGPU_UNIT_TEXT = 32 };
 char *mgpu_bytes_text(char text[MGPU_UNIT_TEXT], int64_t bytes);
 char *mgpu_ms_text(char text[MGPU_UNIT_TEXT], double ms);
 
+/* The devices of a strategy: "6", or "2 x 3" where each of several replicas has as many. */
+char *mgpu_devices_text(char text[MGPU_UNIT_TEXT], const struct mgpu_alternative *strategy);
+
 /* The strategies that were tried (the first `top` losers and both baselines), why each lost, the
  * lower bound and the chosen placement. */
 void mgpu_report_table(const struct mgpu_report *report, int top, FILE *to);

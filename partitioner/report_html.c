@@ -58,13 +58,13 @@ static void fill(FILE *to, int place, int light)
 static void put_alternatives(const struct mgpu_plan_file *plan, FILE *to)
 {
     char text[MGPU_UNIT_TEXT];
-    fputs("<table><tr><th>strategy</th><th>replicas × places</th><th>step</th><th>speed-up</th>"
+    fputs("<table><tr><th>strategy</th><th>devices</th><th>step</th><th>speed-up</th>"
           "<th>memory/device</th><th>moved/step</th><th>why</th></tr>\n",
           to);
     for (int i = 0; i < plan->alternatives; i++) {
         const struct mgpu_alternative *a = &plan->alternative[i];
-        fprintf(to, "<tr%s><td>%s</td><td>%d × %d</td>", i ? "" : " class=chosen", a->strategy,
-                a->replicas, a->places);
+        fprintf(to, "<tr%s><td>%s</td><td>%s</td>", i ? "" : " class=chosen", a->strategy,
+                mgpu_devices_text(text, a));
         if (a->feasible) {
             fprintf(to, "<td>%s</td><td>%.2f×</td>", mgpu_ms_text(text, a->step_ms), a->speedup);
             fprintf(to, "<td>%s</td>", mgpu_bytes_text(text, a->memory_bytes));

@@ -32,6 +32,15 @@ char *mgpu_ms_text(char text[MGPU_UNIT_TEXT], double ms)
     return text;
 }
 
+char *mgpu_devices_text(char text[MGPU_UNIT_TEXT], const struct mgpu_alternative *a)
+{
+    if (a->replicas > 1 && a->places > 1 && a->devices == a->replicas * a->places)
+        snprintf(text, MGPU_UNIT_TEXT, "%d x %d", a->replicas, a->places);
+    else
+        snprintf(text, MGPU_UNIT_TEXT, "%d", a->devices);
+    return text;
+}
+
 /* A model's names may hold anything. */
 enum { PLAIN_TEXT = 1024 };
 static const char *plain(char text[PLAIN_TEXT], const char *from)
@@ -41,15 +50,6 @@ static const char *plain(char text[PLAIN_TEXT], const char *from)
 }
 
 /* ---- Strategies ------------------------------------------------------------------------------ */
-
-static const char *shape_text(char text[MGPU_UNIT_TEXT], const struct mgpu_alternative *a)
-{
-    if (a->replicas > 1 && a->places > 1)
-        snprintf(text, MGPU_UNIT_TEXT, "%d x %d", a->replicas, a->places);
-    else
-        snprintf(text, MGPU_UNIT_TEXT, "%d", a->replicas * a->places);
-    return text;
-}
 
 /* "single", "single, recompute" */
 static const char *strategy_text(char text[MGPU_UNIT_TEXT], const struct mgpu_alternative *a)
@@ -63,7 +63,7 @@ static void print_row(const struct mgpu_alternative *a, bool chosen, int width, 
     char strategy[MGPU_UNIT_TEXT];
     char shape[MGPU_UNIT_TEXT], ms[MGPU_UNIT_TEXT], memory[MGPU_UNIT_TEXT], moved[MGPU_UNIT_TEXT];
     fprintf(to, "%c %-*s %7s", chosen ? '*' : ' ', width, strategy_text(strategy, a),
-            shape_text(shape, a));
+            mgpu_devices_text(shape, a));
     if (a->feasible)
         fprintf(to, " %11s %8.2fx %13s %12s\n", mgpu_ms_text(ms, a->step_ms), a->speedup,
                 mgpu_bytes_text(memory, a->memory_bytes), mgpu_bytes_text(moved, a->bytes_moved));
@@ -105,7 +105,7 @@ static void print_reasons(const struct mgpu_plan_file *plan, int top, FILE *to)
         const struct mgpu_alternative *a = &plan->alternative[i];
         if (is_shown(plan, i, top) && *a->why)
             fprintf(to, "%c %s on %s: %s\n", i == 0 ? '*' : ' ', strategy_text(strategy, a),
-                    shape_text(shape, a), plain(why, a->why));
+                    mgpu_devices_text(shape, a), plain(why, a->why));
     }
 }
 

@@ -287,6 +287,7 @@ static void test_verify_weights(void)
               "--plan plan.json --annotate annotated.onnx");
     struct mgpu_plan_file *p = read_plan("plan.json");
     CHECK(p && p->replicas == 2 && p->places == 2);
+    CHECK(p && p->alternative[0].devices == 2);
     CHECK_RUN("two.onnx --verify plan.json --json");
     struct json_object *o = json_tokener_parse(out);
     for (int i = 0; p && o && i < 4; i++)
@@ -430,6 +431,18 @@ static void test_stdout(void)
     CHECK(o != NULL);
     json_object_put(o);
     free(file);
+    unlink(build_path("plan.json"));
+}
+
+/* Of eight devices three are used, and so many are told. */
+static void test_used(void)
+{
+    CHECK_RUN("two.onnx --batch 64 --devices 8xh100-nvlink --pin input:a=cuda:5 "
+              "--pin input:b=cuda:6 --merge cuda:7 --plan plan.json");
+    CHECK(strstr(out, "* branch on 3: "));
+    struct mgpu_plan_file *p = read_plan("plan.json");
+    CHECK(p && p->places == 3 && p->alternative[0].places == 3 && p->alternative[0].devices == 3);
+    mgpu_plan_file_free(p);
     unlink(build_path("plan.json"));
 }
 
@@ -738,6 +751,7 @@ int main(void)
     test_kinds();
     test_stdout();
     test_pins();
+    test_used();
     test_pinned_again();
     test_order();
     test_far_away();

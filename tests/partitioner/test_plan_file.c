@@ -60,8 +60,9 @@ static struct mgpu_plan_file *make_plan(int devices, int replicas, int places)
         p->predicted.memory_bytes[i] = 1000 + i;
     p->alternatives = 2;
     p->alternative = MGPU_NEW_ARRAY(p->arena, struct mgpu_alternative, 2);
-    p->alternative[0] = (struct mgpu_alternative){
-        p->strategy, replicas, places, true, true, 1.5, 1.75, 1001, 123456789012, "the fastest"};
+    p->alternative[0] =
+        (struct mgpu_alternative){p->strategy, replicas, places, devices,      true,         true,
+                                  1.5,         1.75,     1001,   123456789012, "the fastest"};
     p->alternative[1] = (struct mgpu_alternative){.strategy = "stacked", .why = "no \"towers\" é"};
     p->profile = "0123456789abcdef";
     return p;
@@ -94,6 +95,7 @@ static void check_same(const struct mgpu_plan_file *a, const struct mgpu_plan_fi
     CHECK(b->alternative[0].feasible && !b->alternative[1].feasible);
     CHECK(!strcmp(a->alternative[1].why, b->alternative[1].why));
     CHECK(b->alternative[0].bytes_moved == 123456789012);
+    CHECK(b->alternative[0].devices == a->alternative[0].devices);
 }
 
 static void test_round_trip(int devices, int replicas, int places, const char *second)

@@ -48,13 +48,13 @@ static struct mgpu_plan_file *make_plan(void)
     p->alternatives = 4;
     p->alternative = MGPU_NEW_ARRAY(p->arena, struct mgpu_alternative, 4);
     p->alternative[0] =
-        (struct mgpu_alternative){"branch", 1, 2, true, false, 2, 1.9, 3 << 20, 4096, "fastest"};
-    p->alternative[1] = (struct mgpu_alternative){"hybrid", 2,   2,       true, false,
-                                                  2.5,      1.5, 3 << 20, 4096, "<needs> more"};
+        (struct mgpu_alternative){"branch", 1, 2, 2, true, false, 2, 1.9, 3 << 20, 4096, "fastest"};
+    p->alternative[1] = (struct mgpu_alternative){
+        "hybrid", 2, 2, 4, true, false, 2.5, 1.5, 3 << 20, 4096, "<needs> more"};
     p->alternative[2] = (struct mgpu_alternative){
-        .strategy = "stacked", .replicas = 1, .places = 1, .why = "no equal towers"};
+        .strategy = "stacked", .replicas = 1, .places = 1, .devices = 1, .why = "no equal towers"};
     p->alternative[3] =
-        (struct mgpu_alternative){"data", 2, 1, true, false, 3, 1.3, 3 << 20, 4096, "sums"};
+        (struct mgpu_alternative){"data", 2, 1, 2, true, false, 3, 1.3, 3 << 20, 4096, "sums"};
     return p;
 }
 

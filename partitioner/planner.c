@@ -94,11 +94,29 @@ static int settle_devices(struct mgpu_planner *p)
     return settle_weights(p);
 }
 
+/* Times of two machines in one profile would be compared. */
+static int check_machine(const struct mgpu_planner *p, const char *path)
+{
+    const char *here = mgpu_machine_name(p->planned->arena);
+    const char *there = mgpu_profile_machine(p->profile);
+    if (!strcmp(here, there))
+        return 0;
+    if (p->options->measure)
+        return mgpu_fail(MGPU_EUSAGE,
+                         "%s was measured on another machine (%s; this is %s): --measure needs a "
+                         "file of its own",
+                         path, there, here);
+    mgpu_note("%s was measured on another machine (%s; this is %s)", path, there, here);
+    return 0;
+}
+
 static int settle_profile(struct mgpu_planner *p)
 {
     const char *path = p->options->profile;
-    if (path && !(p->options->measure && access(path, F_OK) < 0 && errno == ENOENT))
+    if (path && !(p->options->measure && access(path, F_OK) < 0 && errno == ENOENT)) {
         MGPU_TRY(mgpu_profile_read(&p->profile, path));
+        MGPU_TRY(check_machine(p, path));
+    }
     if (p->options->measure)
         MGPU_TRY(mgpu_planner_measure(p));
     if (p->profile && !mgpu_profile_links(p->profile, p->planned->topology))

@@ -245,6 +245,8 @@ void mgpu_planner_model_of(struct mgpu_planner_model *out, struct mgpu_trainer *
 /* ---- plan.c ---- */
 /* An input or label whose rows belong to steps (--rows), not to samples; NULL: there is none. */
 const char *mgpu_step_rows_input(const struct mgpu_trainer *t);
+/* --plan, before mgpu_settle_losses: its batch counts where none is given. */
+int mgpu_read_plan(struct mgpu_trainer *t);
 int mgpu_settle_plan(struct mgpu_trainer *t); /* plan, team */
 /* "cpu:0,cpu:1": the devices of t->plan_file. */
 const char *mgpu_plan_device_list(struct mgpu_trainer *t);

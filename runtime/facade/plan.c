@@ -51,9 +51,8 @@ static int take_plan(struct mgpu_trainer *t, int *ranks)
 }
 
 /* A plan.json, or the ONNX file that a plan was written into as annotations. */
-static int read_file(struct mgpu_trainer *t)
+static int read_file(struct mgpu_trainer *t, const char *path)
 {
-    const char *path = t->options.plan;
     struct mgpu_onnx_file *file;
     if (!mgpu_has_extension(path, ".onnx"))
         return mgpu_plan_file_read(&t->plan_file, path);
@@ -63,6 +62,18 @@ static int read_file(struct mgpu_trainer *t)
     return rc == 0 && !t->plan_file
                ? mgpu_fail(MGPU_EINVALID, "%s: no node says on which device it runs", path)
                : rc;
+}
+
+int mgpu_read_plan(struct mgpu_trainer *t)
+{
+    int64_t batch = t->options.batch;
+    if (!t->options.plan)
+        return 0;
+    MGPU_TRY(mgpu_prefix(read_file(t, t->options.plan), "--plan"));
+    if (batch > 0 && t->plan_file->batch > 0 && batch != t->plan_file->batch)
+        mgpu_note("--plan %s: made for a batch of %lld, and run with one of %lld", t->options.plan,
+                  (long long)t->plan_file->batch, (long long)batch);
+    return 0;
 }
 
 static int check_file(struct mgpu_trainer *t)
@@ -118,7 +129,6 @@ static int from_file(struct mgpu_trainer *t, int *ranks)
     if (o->deterministic || (o->strategy && strcmp(o->strategy, "auto")))
         return mgpu_fail(MGPU_EUSAGE, "--plan says how the devices are used: no --strategy or "
                                       "--deterministic beside it");
-    MGPU_TRY(mgpu_prefix(read_file(t), "--plan"));
     MGPU_TRY(mgpu_prefix(check_file(t), "--plan %s", o->plan));
     if (o->devices && t->device_count != t->plan_file->devices)
         return mgpu_fail(MGPU_EUSAGE, "--plan %s: is for %d devices, --devices names %d", o->plan,
@@ -170,12 +180,12 @@ static int choose(struct mgpu_trainer *t, int *ranks)
     MGPU_TRY(parse_strategy(&choice, o->strategy ? o->strategy : "auto"));
     if (o->plan)
         return from_file(t, ranks);
-    if (choice == SINGLE && *ranks > 1) {
+    bool placed = choice >= BRANCH || asks_for_places(o);
+    if (choice == SINGLE && *ranks > 1 && !placed)
         mgpu_note("--strategy single: only %s of the %d devices is used", t->devices[0].name,
                   *ranks);
+    if (choice == SINGLE)
         *ranks = 1;
-    }
-    bool placed = choice >= BRANCH || asks_for_places(o);
     if (o->deterministic && placed)
         return mgpu_fail(MGPU_EUSAGE,
                          "--deterministic is data parallel: no --strategy branch, "

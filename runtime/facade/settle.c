@@ -1,5 +1,6 @@
 /* What a person said, turned into what the parts understand. */
 #include "exporter/normalizations.h"
+#include "partitioner/plan_file.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/cuda.h"
@@ -655,10 +656,16 @@ static void note(void *context, const char *text)
     mgpu_note("%s", text);
 }
 
+static int64_t batch_of(const struct mgpu_trainer *t)
+{
+    int64_t planned = t->plan_file ? t->plan_file->batch : 0;
+    return t->options.batch > 0 ? t->options.batch : planned > 0 ? planned : 32;
+}
+
 int mgpu_settle_losses(struct mgpu_trainer *t)
 {
     struct mgpu_graph *g = NULL;
-    t->batch = t->options.batch > 0 ? t->options.batch : 32;
+    t->batch = batch_of(t);
     if (!t->options.inference && !mgpu_text_count(t->options.loss))
         return mgpu_fail(MGPU_EUSAGE,
                          "training needs a loss: --loss cross_entropy, mse, bce_logits "

@@ -90,6 +90,7 @@ static int set_up(struct mgpu_trainer *t)
     MGPU_TRY(mgpu_settle_data(t));
     MGPU_TRY(trains ? check_trained(t) : 0);
     MGPU_TRY(mgpu_settle_devices(t));
+    MGPU_TRY(mgpu_read_plan(t));
     MGPU_TRY(mgpu_settle_losses(t));
     if (t->pieces > t->batch)
         return mgpu_fail(MGPU_EUSAGE, "--accumulate: a batch of %lld has no %d pieces",

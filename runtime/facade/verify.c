@@ -188,8 +188,14 @@ static int verify(struct verify *v, struct mgpu_options *o,
                          v->plan);
     MGPU_TRY(mgpu_plan_file_read(&file, v->plan));
     o->plan = v->plan;
-    o->batch = o->batch > 0 ? o->batch : file->batch;
+    int64_t planned = file->batch;
     mgpu_plan_file_free(file);
+    if (planned > 0 && o->batch > 0 && o->batch != planned)
+        return mgpu_fail(MGPU_EUSAGE,
+                         "--verify %s: predicts a batch of %lld; --batch %lld needs a plan of its "
+                         "own (--batch %lld --plan NEW.json)",
+                         v->plan, (long long)planned, (long long)o->batch, (long long)o->batch);
+    o->batch = planned > 0 ? planned : o->batch;
     return run(v, o, partition);
 }
 

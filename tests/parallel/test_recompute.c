@@ -137,6 +137,11 @@ static void test_plan(void)
         tiny_train(&again, model, &o, weights, WEIGHTS);
         CHECK_(again.rc >= 0 && tiny_same(&again, &kept), "%s", again.error);
     }
+    plan->batch = o.batch;
+    o.batch = 0; /* the plan's, then */
+    CHECK_OK(mgpu_plan_file_write(plan, o.plan));
+    tiny_train(&again, model, &o, weights, WEIGHTS);
+    CHECK_(again.rc >= 0 && tiny_same(&again, &kept), "%s", again.error);
     keys[1] = "q";
     CHECK_OK(mgpu_plan_file_write(plan, o.plan));
     tiny_train(&again, model, &o, weights, WEIGHTS);

@@ -251,6 +251,8 @@ static void test_verify(void)
               "--plan plan.json");
     struct mgpu_plan_file *p = read_plan("plan.json");
     CHECK_RUN("two.onnx --verify plan.json --json");
+    CHECK_REFUSED("two.onnx --verify plan.json --batch 32", 2, "predicts a batch of 64");
+    CHECK_RUN("two.onnx --verify plan.json --batch 64 --json");
     struct json_object *o = json_tokener_parse(out);
     CHECK(o != NULL);
     CHECK_NEAR(number_in(o, "step_ms", "predicted", NULL), p ? p->predicted.step_ms : 0, 1e-9);
@@ -344,9 +346,16 @@ static void test_measure(void)
         CHECK(json_object_object_get_ex(profile, "plans", &plans) &&
               json_object_array_length(plans) >= 2);
     }
-    json_object_put(profile);
     CHECK_RUN("one.onnx --batch 6 --devices cpu:0,cpu:1 --profile profile.json --plan again.json");
     CHECK(step_of("plan.json") > 0 && step_of("plan.json") == step_of("again.json"));
+    if (profile) {
+        json_object_object_add(profile, "machine", json_object_new_string("Abacus, 1 cores"));
+        CHECK(json_object_to_file(build_path("profile.json"), profile) == 0);
+    }
+    json_object_put(profile);
+    CHECK_REFUSED("one.onnx --batch 6 --devices cpu:0,cpu:1 --measure --profile profile.json", 2,
+                  "another machine (Abacus, 1 cores; this is ");
+    CHECK_RUN("one.onnx --batch 6 --devices cpu:0,cpu:1 --profile profile.json");
     unlink(build_path("profile.json"));
     unlink(build_path("plan.json"));
     unlink(build_path("again.json"));

@@ -84,6 +84,7 @@ static int settle_devices(struct mgpu_planner *p)
     const struct mgpu_planner_options *o = p->options;
     MGPU_TRY(mgpu_topology_parse(&p->planned->topology, o->devices));
     struct mgpu_topology *t = p->planned->topology;
+    mgpu_topology_sort(t);
     if (p->model->devices)
         p->model->devices(p->model->context, !mgpu_topology_all_cpus(t));
     for (int i = 0; o->memory && i < t->devices; i++)

@@ -7,6 +7,7 @@
 #include "runtime/executor/devices.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,55 @@ int mgpu_topology_find(const struct mgpu_topology *t, const char *name)
         if (!strcmp(t->device[i].name, name))
             return i;
     return -1;
+}
+
+/* What counts when devices are compared; the sum of integers is the same in any order. */
+struct standing {
+    double flops, bytes;
+    int64_t links;
+    int index;
+};
+
+static int by_standing(const void *a, const void *b)
+{
+    const struct standing *x = a, *y = b;
+    if (x->flops != y->flops)
+        return x->flops > y->flops ? -1 : 1;
+    if (x->bytes != y->bytes)
+        return x->bytes > y->bytes ? -1 : 1;
+    if (x->links != y->links)
+        return x->links > y->links ? -1 : 1;
+    return x->index - y->index;
+}
+
+static struct standing standing_of(const struct mgpu_topology *t, int i)
+{
+    const struct mgpu_device_kind *kind = &t->kind[t->device[i].kind];
+    struct standing s = {kind->flops[MGPU_RATE_F32], kind->bytes, 0, i};
+    for (int j = 0; j < t->devices; j++)
+        if (j != i)
+            s.links +=
+                (int64_t)fmin(t->link[(size_t)i * (size_t)t->devices + (size_t)j].bytes, 1e15);
+    return s;
+}
+
+void mgpu_topology_sort(struct mgpu_topology *t)
+{
+    size_t n = (size_t)t->devices;
+    struct standing *order = mgpu_xcalloc(n + 1, sizeof *order);
+    for (int i = 0; i < t->devices; i++)
+        order[i] = standing_of(t, i);
+    qsort(order, n, sizeof *order, by_standing);
+    struct mgpu_topology_device *device = MGPU_NEW_ARRAY(t->arena, struct mgpu_topology_device, n);
+    struct mgpu_link *link = MGPU_NEW_ARRAY(t->arena, struct mgpu_link, n * n);
+    for (size_t i = 0; i < n; i++) {
+        device[i] = t->device[order[i].index];
+        for (size_t j = 0; j < n; j++)
+            link[i * n + j] = t->link[(size_t)order[i].index * n + (size_t)order[j].index];
+    }
+    free(order);
+    t->device = device;
+    t->link = link;
 }
 
 /* Kinds of GPUs that are here: the most ranks that one of them has. */

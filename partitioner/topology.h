@@ -84,6 +84,11 @@ void mgpu_topology_free(struct mgpu_topology *topology);
 /* Whether no kind of its devices is a GPU. */
 bool mgpu_topology_all_cpus(const struct mgpu_topology *topology);
 
+/* The fastest devices first, of equal ones those with the better links; else the order stays. A
+ * search takes the first n of them, so that what it finds does not depend on the order asked for.
+ */
+void mgpu_topology_sort(struct mgpu_topology *topology);
+
 /* The device called `name`, or -1. */
 int mgpu_topology_find(const struct mgpu_topology *topology, const char *name);
 

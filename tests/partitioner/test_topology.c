@@ -300,6 +300,26 @@ static void check_refused_files(void)
     }
 }
 
+/* Two of a, slow; then one of b; one of c, which is as fast but for its links. */
+static void check_sort(void)
+{
+    struct mgpu_topology *t = parse_text(
+        "{\"version\": 1, " INSIDE ", \"devices\": [{\"name\": \"a\", \"count\": 2, \"kind\": "
+        "\"t4\"}, {\"name\": \"b\", \"kind\": \"h100\"}, {\"name\": \"c\", \"count\": 2, "
+        "\"kind\": \"h100\"}], \"links\": [{\"from\": \"b\", \"to\": \"c:0\", \"gb_s\": 0.01}]}");
+    CHECK(t != NULL);
+    if (!t)
+        return;
+    double slow = mgpu_transfer_ms(t, 2, 3, 1e6), fast = mgpu_transfer_ms(t, 3, 2, 1e6);
+    mgpu_topology_sort(t);
+    const char *names[] = {"c:0", "c:1", "b", "a:0", "a:1"};
+    for (int i = 0; i < 5; i++)
+        CHECK_(!strcmp(t->device[i].name, names[i]), "%d is %s", i, t->device[i].name);
+    CHECK(slow > 2 * fast && mgpu_transfer_ms(t, 2, 0, 1e6) == slow);
+    CHECK(mgpu_transfer_ms(t, 0, 2, 1e6) == fast);
+    mgpu_topology_free(t);
+}
+
 int main(void)
 {
     check_short_names();
@@ -311,6 +331,7 @@ int main(void)
     check_machines();
     check_pcie();
     check_file();
+    check_sort();
     check_refused_files();
     return test_end();
 }

@@ -102,12 +102,28 @@ static void find_unowned(struct mgpu_identify *in, struct mgpu_weight *w)
 
 /* The name of an initializer or weight that a module may have given, not an exporter: of those that
  * fold what they can, a result of an operator ("exp") may be one too. */
+/* dynamo's optimizer made a Clip of two nodes and called its bounds after what it clips:
+ * "linear_max". */
+static bool is_bound(const struct mgpu_identify *in, int initializer)
+{
+    const char *name = in->model->initializer[initializer].name;
+    for (int u = 0; in->dynamo && u < in->out->uses[initializer]; u++) {
+        struct mgpu_use use = in->out->use[initializer][u];
+        const struct mgpu_onnx_node *node = in->model->all[use.node];
+        size_t n = use.input > 0 ? strlen(node->input[0]) : 0;
+        if (!strcmp(node->type, "Clip") && n && !strncmp(name, node->input[0], n) &&
+            (!strcmp(name + n, "_min") || !strcmp(name + n, "_max")))
+            return true;
+    }
+    return false;
+}
+
 static bool may_be_parameter(const struct mgpu_identify *in, const char *name)
 {
     int i = mgpu_onnx_find_initializer(in->model, name);
     return i >= 0 && (in->pytorch || in->tensorflow) && in->facts[i].named &&
            strncmp(name, "Constant_", 9) && !strstr(name, "tensor_constant") &&
-           !strstr(name, "lifted_tensor");
+           !strstr(name, "lifted_tensor") && !mgpu_weight_is_of_code(in, i) && !is_bound(in, i);
 }
 
 /* Numbers without a rank are not trained: most are factors in the model's code. Some are learned
@@ -269,8 +285,7 @@ static bool is_named_constant(const struct mgpu_identify *in, int initializer)
     if (x->persistent)
         return !strcmp(x->persistent, "True");
     bool sure = in->facts[initializer].real || !in->dynamo || strchr(x->name, '.');
-    if (!may_be_parameter(in, x->name) || !sure ||
-        (x->folded_from && (!scalar || mgpu_weight_is_of_code(in, initializer))))
+    if (!may_be_parameter(in, x->name) || !sure || (x->folded_from && !scalar))
         return false;
     for (int i = 0; i < in->candidates; i++)
         if (in->candidate[i].initializer == initializer && in->candidate[i].verdict.made)

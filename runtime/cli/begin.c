@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <unistd.h>
 
 /* Opened the wrong way round: using them fails as if they were closed. */
@@ -11,4 +12,5 @@ void mgpu_program_begin(void)
         if (fcntl(fd, F_GETFD) < 0)
             open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
     signal(SIGXFSZ, SIG_IGN);
+    setvbuf(stdout, NULL, _IOLBF, 0);
 }

@@ -146,6 +146,10 @@ static void note_choice(const struct mgpu_plan_file *plan)
     mgpu_note("plan: %s, predicted %.3g ms a step (%.2fx one device)%s%s", plan->strategy,
               plan->predicted.step_ms, plan->predicted.speedup, why && *why ? ": " : "",
               why ? why : "");
+    if (plan->devices > 1 && plan->replicas * plan->places == 1 &&
+        !strncmp(plan->device[0], "cpu", 3))
+        mgpu_note("one rank with the threads of %s alone; --devices cpu gives it all cores",
+                  plan->device[0]);
 }
 
 static int from_planner(struct mgpu_trainer *t, enum choice choice, int *ranks)

@@ -188,6 +188,30 @@ static void check_rotary(void)
     }
 }
 
+static bool is_held(const char *name)
+{
+    for (int i = 0; i < weights->count; i++)
+        if (!strcmp(weights->weight[i].name, name))
+            return true;
+    return false;
+}
+
+/* Bounds that dynamo's optimizer gave a Clip are no scalars of the model's; its own may be. */
+static void check_bounds(void)
+{
+    Onnx__ModelProto *m = begin("pytorch");
+    matrix(m, "l.weight", 4, 4, 1);
+    tensor(m, "h_min", 0, 0, 0, 0, -3);
+    tensor(m, "h_max", 0, 0, 0, 0, 3);
+    tensor(m, "gain_max", 0, 0, 0, 0, 3);
+    node(m, "MatMul", "x l.weight", "h", "", "l");
+    node(m, "Clip", "h h_min h_max", "c", "", "");
+    node(m, "Mul", "c gain_max", "y", "", "");
+    identify(m);
+    CHECK(is_held("l.weight") && is_held("gain_max") && !is_held("h_min") && !is_held("h_max"));
+    CHECK(noted("gain_max") && !noted("h_max"));
+}
+
 /* What dynamo's optimizer computed of aranges and numbers in the code is no weight; of what may be
  * a parameter, it may be one. */
 static void check_of_code(void)
@@ -394,6 +418,7 @@ int main(void)
     check_places();
     check_tables();
     check_rotary();
+    check_bounds();
     check_of_code();
     check_base_grid();
     check_patterns();

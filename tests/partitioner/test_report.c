@@ -148,6 +148,53 @@ static void test_trace(const struct mgpu_report *r)
     CHECK_FAILS(mgpu_report_timeline(r, "/nowhere/t.json"), "/nowhere/t.json");
 }
 
+struct slice {
+    double start, end;
+};
+
+static struct slice slice_of(struct json_object *e)
+{
+    return (struct slice){number_of(e, "ts"), number_of(e, "ts") + number_of(e, "dur")};
+}
+
+/* What overlaps does so on tracks of its own; what only touches stays on one. */
+static void test_tracks(struct mgpu_report r)
+{
+    static const struct mgpu_span over[] = {
+        {0, MGPU_LANE_COMPUTE, "forward", "c", "Conv c", 0, 0.3000004, 0},
+        {0, MGPU_LANE_COMPUTE, "forward", "d", "Conv d", 0.3000004, 0.3000004, 0},
+        {0, MGPU_LANE_COMMUNICATION, "send", "c", "c to cpu:1", 0.3, 0.4, 8},
+        {0, MGPU_LANE_COMMUNICATION, "send", "d", "d to cpu:1", 0.5, 0.4, 8},
+        {0, MGPU_LANE_COMMUNICATION, "send", "e", "e to cpu:1", 0.6, 0.4, 8},
+        {0, MGPU_LANE_COMMUNICATION, "send", "f", "f to cpu:1", 0.7, 0.1, 8},
+        {1, MGPU_LANE_COMMUNICATION, "send", "g", "g to cpu:0", 0.7, 0.1, 8},
+    };
+    static const int thread[] = {0, 0, 1, 2, 3, 1, 1};
+    enum { NAMES = 3 + 2 + 3, SPANS = sizeof over / sizeof *over };
+    struct json_object *list = NULL;
+    r.span = over;
+    r.spans = SPANS;
+    CHECK_OK(mgpu_report_timeline(&r, build_path("t.json")));
+    char *t = text_of(build_path("t.json"));
+    struct json_object *o = json_tokener_parse(t);
+    CHECK(o && json_object_object_get_ex(o, "traceEvents", &list));
+    CHECK(list && json_object_array_length(list) == NAMES + SPANS);
+    CHECK(strstr(t, "\"communication 3\"") && !strstr(t, "\"communication 4\""));
+    for (int i = 0; list && i < SPANS; i++) {
+        struct json_object *e = json_object_array_get_idx(list, (size_t)(NAMES + i));
+        struct slice a = slice_of(e);
+        CHECK(number_of(e, "tid") == thread[i]);
+        for (int k = 0; k < i; k++) {
+            struct json_object *before = json_object_array_get_idx(list, (size_t)(NAMES + k));
+            CHECK(number_of(before, "pid") != number_of(e, "pid") ||
+                  number_of(before, "tid") != number_of(e, "tid") ||
+                  slice_of(before).end <= a.start + 1e-9);
+        }
+    }
+    json_object_put(o);
+    free(t);
+}
+
 /* ---- The page -------------------------------------------------------------------------------- */
 
 static int occurrences(const char *text, const char *what)
@@ -304,6 +351,7 @@ int main(void)
     test_units();
     test_table(&r);
     test_trace(&r);
+    test_tracks(r);
     test_page(&r);
     test_drawings();
     test_chain();

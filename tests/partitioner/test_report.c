@@ -12,8 +12,10 @@
 static const char *const outputs[] = {"a<1>", "a\n2", "b\"1\"", "b&2", "join"};
 static const char *const types[] = {"LSTM", "Relu", "LSTM", "Relu", "Concat"};
 static const int places[] = {0, 0, 1, 1, 0};
-static const struct mgpu_outline_edge edges[] = {
-    {0, 1, 100, true}, {2, 3, 200, true}, {1, 4, 300, true}, {3, 4, 400, true}};
+static const struct mgpu_outline_edge edges[] = {{0, 1, 100, true, false},
+                                                 {2, 3, 200, true, false},
+                                                 {1, 4, 300, true, false},
+                                                 {3, 4, 400, true, false}};
 
 static struct mgpu_outline *make_outline(struct mgpu_arena *arena)
 {
@@ -239,7 +241,7 @@ static struct mgpu_outline *random_outline(struct mgpu_arena *arena, unsigned *s
             int back = 1 + (int)(*seed >> 20) % WIDE, from = i - back;
             if (from <= last || (k && *seed >> 31))
                 continue;
-            o->edge[o->edges++] = (struct mgpu_outline_edge){from, i, 4, true};
+            o->edge[o->edges++] = (struct mgpu_outline_edge){from, i, 4, true, false};
             n->edges++;
             last = from;
         }
@@ -300,7 +302,7 @@ static void test_chain(void)
     o->node = MGPU_NEW_ARRAY(arena, struct mgpu_outline_node, DEEP);
     o->edge = MGPU_NEW_ARRAY(arena, struct mgpu_outline_edge, DEEP);
     for (int i = 1; i < DEEP; i++) {
-        o->edge[o->edges] = (struct mgpu_outline_edge){i - 1, i, 4, true};
+        o->edge[o->edges] = (struct mgpu_outline_edge){i - 1, i, 4, true, false};
         o->node[i].first_edge = o->edges++;
         o->node[i].edges = 1;
     }
@@ -331,8 +333,8 @@ static void test_long_lines(void)
     for (int i = 1; i < NODES; i++) { /* each needs the one before, and the first */
         o->node[i].first_edge = o->edges;
         if (i > 1)
-            o->edge[o->edges++] = (struct mgpu_outline_edge){0, i, 4, true};
-        o->edge[o->edges++] = (struct mgpu_outline_edge){i - 1, i, 4, true};
+            o->edge[o->edges++] = (struct mgpu_outline_edge){0, i, 4, true, false};
+        o->edge[o->edges++] = (struct mgpu_outline_edge){i - 1, i, 4, true, false};
         o->node[i].edges = o->edges - o->node[i].first_edge;
     }
     struct mgpu_layout *l =

@@ -247,7 +247,11 @@ static void test_replicas(void)
         {"\"device\": \"cpu:1,cpu:3\"", "\"device\": \"cpu:1,cpu:2\"", "must lie 2 devices apart"},
         {"\"device\": \"cpu:1,cpu:3\"", "\"device\": \"cpu:1\"", "1 device, but the first node"},
         {"\"device\": \"cpu:0,cpu:2\"", "\"device\": \"cpu:2,cpu:0\"", "in their order"},
-        {"\"device\": \"cpu:0,cpu:2\"", "\"device\": \"cpu:0,cpu:3\"", "in their order"},
+        {"\"device\": \"cpu:0,cpu:2\"", "\"device\": \"cpu:0,cpu:3\"",
+         "2 parts of a node that lie 3 devices apart take 6 devices; 'devices' lists 4"},
+        {"\"device\": \"cpu:0,cpu:2\"", "\"device\": \"cpu:0,cpu:2,cpu:3\"",
+         "equally far apart in 'devices': 'cpu:2' lies 2 behind 'cpu:0', 'cpu:3' 1 behind 'cpu:2'"},
+        {"\"device\": \"cpu:0,cpu:2\"", "\"device\": \"cpu:0,cpu:0\"", "in their order, each once"},
         {"\"device\": \"cpu:1,cpu:3\"", "\"device\": \"cpu:1,cpu:1\"", "must lie 2 devices apart"},
         {"\"slice\": \"batch\"", "\"slice\": \"all\"", "each takes its part"},
     };
@@ -334,6 +338,8 @@ static void test_model(void)
     CHECK_OK(mgpu_plan_check(p, o, "two.onnx", other)); /* other weights */
     CHECK(strstr(notes, "its nodes are the same"));
 
+    p->node[0].name = "renamed"; /* only for the reader */
+    CHECK_OK(mgpu_plan_check(p, o, "two.onnx", p->sha256));
     p->node[2].type = "Gemm";
     CHECK_FAILS(mgpu_plan_check(p, o, "two.onnx", p->sha256), "'q' is Gemm in the plan, MatMul");
     CHECK_FAILS(mgpu_plan_check(p, o, "this.onnx", other),

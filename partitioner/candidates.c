@@ -54,12 +54,28 @@ static int by_start(const void *a, const void *b)
                                 : x->param - y->param;
 }
 
+/* What all replicas sum last, on each device of one. */
+static void add_rest(struct mgpu_candidate *c, const struct mgpu_simulator *s, double end)
+{
+    for (int d = 0; s->rest_ms > 0 && d < s->replica->ranks; d++)
+        c->event[c->events++] = (struct mgpu_event){.activity = MGPU_ACTIVITY_SUM,
+                                                    .device = d,
+                                                    .peer = d,
+                                                    .task = -1,
+                                                    .param = -1,
+                                                    .bytes = s->flow->graph->rest_bytes,
+                                                    .start_ms = end - s->rest_ms,
+                                                    .end_ms = end};
+}
+
+/* Of a step that ends at `end` as simulated, at c->step_ms as said. */
 static void fill_events(const struct mgpu_search_run *run, struct mgpu_candidate *c,
-                        const struct mgpu_tried *t, const struct mgpu_simulator *s, double stretch)
+                        const struct mgpu_tried *t, const struct mgpu_simulator *s, double end)
 {
     const struct mgpu_flow *f = t->flow;
+    double stretch = c->step_ms / end;
     c->events = f->tasks + s->transfers;
-    c->event = MGPU_NEW_ARRAY(run->arena, struct mgpu_event, c->events);
+    c->event = MGPU_NEW_ARRAY(run->arena, struct mgpu_event, c->events + s->replica->ranks);
     for (int i = 0; i < f->tasks; i++)
         c->event[i] = (struct mgpu_event){.activity = MGPU_ACTIVITY_TASK,
                                           .device = s->at[i],
@@ -70,6 +86,7 @@ static void fill_events(const struct mgpu_search_run *run, struct mgpu_candidate
                                           .end_ms = s->end[i]};
     for (int i = 0; i < s->transfers; i++)
         add_event(f, &c->event[f->tasks + i], &s->transfer[i]);
+    add_rest(c, s, end);
     for (int i = 0; i < c->events; i++) {
         c->event[i].start_ms *= stretch;
         c->event[i].end_ms *= stretch;
@@ -121,7 +138,7 @@ void mgpu_candidate_fill(const struct mgpu_search_run *run, struct mgpu_candidat
     fill_placement(run, c, t);
     fill_memory(run, c, s);
     c->memory = t->memory ? t->memory : c->memory;
-    fill_events(run, c, t, s, c->step_ms / simulated);
+    fill_events(run, c, t, s, simulated);
     mgpu_simulator_free(s);
     mgpu_arena_free(arena);
 }

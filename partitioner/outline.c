@@ -1,5 +1,8 @@
 #include "partitioner/outline.h"
 
+#include "runtime/compile/rewrite.h"
+#include "runtime/ops/pool.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,7 +99,9 @@ static void find_edges(const struct mgpu_outline *o, const struct mgpu_graph *g,
                    (struct mgpu_outline_edge){.from = from,
                                               .to = to,
                                               .bytes = mgpu_value_bytes(v),
-                                              .samples = inputs[v->id] != MGPU_FROM_NONE});
+                                              .samples = inputs[v->id] != MGPU_FROM_NONE,
+                                              .either = v->producer->op == &mgpu_op_max_pool &&
+                                                        mgpu_only_limits(n)});
         }
     }
 }
@@ -115,6 +120,7 @@ static void add_edges(struct mgpu_outline *o, const struct mgpu_graph *g, const 
         if (last && last->to == list[i].to && last->from == list[i].from) {
             last->bytes += list[i].bytes;
             last->samples = last->samples || list[i].samples;
+            last->either = last->either && list[i].either;
             continue;
         }
         struct mgpu_outline_node *to = &o->node[list[i].to];

@@ -20,6 +20,7 @@ struct mgpu_outline_edge {
     int from, to;
     int64_t bytes; /* of all values that flow along it */
     bool samples;  /* some of them depend on an input */
+    bool either;   /* the file may have the nodes the other way around: pool_first.c */
 };
 
 struct mgpu_outline {

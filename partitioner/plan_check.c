@@ -147,7 +147,7 @@ static int check_order(const struct check *c)
 {
     for (int i = 0; i < c->model->edges; i++) {
         const struct mgpu_outline_edge *e = &c->model->edge[i];
-        if (c->position[e->to] >= 0 && c->position[e->from] > c->position[e->to])
+        if (!e->either && c->position[e->to] >= 0 && c->position[e->from] > c->position[e->to])
             return mgpu_fail(MGPU_EINVALID,
                              "a circle: '%s' stands before '%s', which it needs (nodes run in the "
                              "plan's order)",

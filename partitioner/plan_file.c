@@ -75,8 +75,23 @@ static int set_replicas(struct mgpu_plan_file *plan, const int *device, int coun
 {
     plan->replicas = count;
     plan->places = count > 1 ? device[1] - device[0] : plan->devices;
-    if (plan->places < 1 || (int64_t)plan->replicas * plan->places > plan->devices)
-        return mgpu_fail(MGPU_EINVALID, "the devices of a node must be listed in their order");
+    for (int r = 1; r < count; r++)
+        if (device[r] <= device[r - 1])
+            return mgpu_fail(MGPU_EINVALID, "the devices of a node must be listed in their order, "
+                                            "each once");
+    for (int r = 1; r < count; r++)
+        if (device[r] - device[r - 1] != plan->places)
+            return mgpu_fail(MGPU_EINVALID,
+                             "the parts of a node must lie equally far apart in 'devices': '%s' "
+                             "lies %d behind '%s', '%s' %d behind '%s'",
+                             plan->label[device[1]], plan->places, plan->label[device[0]],
+                             plan->label[device[r]], device[r] - device[r - 1],
+                             plan->label[device[r - 1]]);
+    if ((int64_t)count * plan->places > plan->devices)
+        return mgpu_fail(MGPU_EINVALID,
+                         "%d parts of a node that lie %d devices apart take %lld devices; "
+                         "'devices' lists %d",
+                         count, plan->places, (long long)count * plan->places, plan->devices);
     return 0;
 }
 

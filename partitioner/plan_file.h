@@ -10,9 +10,10 @@
  *                    "bytes_moved": ..., "resident_bytes": ..., "lower_bound_ms": ...},
  *      "alternatives": [{"strategy": "single", "step_ms": ..., "why": "..."}], "profile": "..."}
  *
- * A node's key is its first output; name and type are for the reader and are checked. Nodes stand
- * in an order in which they can run. "device" is a name out of "devices", with the slice "all"; or,
- * where the batch is cut into R parts, the R devices that each compute the node for one part
+ * A node's key is its first output; its type is checked, its name is only for the reader. Nodes
+ * stand in an order in which they can run. "device" is a name out of "devices", with the slice
+ * "all"; or, where the batch is cut into R parts, the R devices that each compute the node for one
+ * part
  * ("cpu:0,cpu:2", or "all"), with the slice "batch". "cpu:0,cpu:2,...,cpu:10" are every second one:
  * "..." goes on in "devices" at the distance of the two before it (of one before: to each next one)
  * to the one behind it. As in the runtime (runtime/compile/plan.h), device number

@@ -41,7 +41,8 @@ char *mgpu_devices_text(char text[MGPU_UNIT_TEXT], const struct mgpu_alternative
  * lower bound and the chosen placement. */
 void mgpu_report_table(const struct mgpu_report *report, int top, FILE *to);
 
-/* A trace in Chrome's format, which Perfetto opens: a process a device, a thread a lane. */
+/* A trace in Chrome's format, which Perfetto opens: a process a device, a thread for what it
+ * computes, and one or more for what it sends and sums: what overlaps has threads of its own. */
 int mgpu_report_timeline(const struct mgpu_report *report, const char *path);
 
 /* One page that needs nothing else: the graph, coloured by place, and the timeline. */

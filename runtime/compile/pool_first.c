@@ -19,7 +19,7 @@ static bool windows_are_full(const struct mgpu_pool_attrs *a)
     return full;
 }
 
-static bool only_limits(const struct mgpu_node *node)
+bool mgpu_only_limits(const struct mgpu_node *node)
 {
     const struct mgpu_expr *e = mgpu_expr_of(node);
     struct mgpu_clip clip;
@@ -56,7 +56,7 @@ void mgpu_pool_first(struct mgpu_graph *g)
         struct mgpu_node *pool = g->nodes[n];
         const struct mgpu_value *x = pool->inputs ? pool->input[0] : NULL, *argument;
         if (pool->op != &mgpu_op_max_pool || x->kind != MGPU_VALUE_RESULT || lasts[x->id] ||
-            readers[x->id].count != 1 || !only_limits(x->producer) ||
+            readers[x->id].count != 1 || !mgpu_only_limits(x->producer) ||
             !windows_are_full(pool->attrs))
             continue;
         argument = pool->output[1];

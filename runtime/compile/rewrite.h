@@ -24,6 +24,9 @@ int mgpu_rewrite_backward(struct mgpu_graph *g, const struct mgpu_plan *plan);
 /* Of no plan, for every forward graph: max pools go before relu and its kin (pool_first.c). */
 void mgpu_pool_first(struct mgpu_graph *g);
 
+/* Whether the node only limits what it gets: behind a max pool, the file may have it before. */
+bool mgpu_only_limits(const struct mgpu_node *node);
+
 /* The same, of a graph with its losses and without their gradient: cross entropies go before a
  * transposition that brings the classes to another axis (loss_first.c). */
 void mgpu_loss_first(struct mgpu_graph *g);

@@ -247,7 +247,11 @@ static void test_replicas(void)
         {"\"device\": \"cpu:1,cpu:3\"", "\"device\": \"cpu:1,cpu:2\"", "must lie 2 devices apart"},
         {"\"device\": \"cpu:1,cpu:3\"", "\"device\": \"cpu:1\"", "1 device, but the first node"},
         {"\"device\": \"cpu:0,cpu:2\"", "\"device\": \"cpu:2,cpu:0\"", "in their order"},
-        {"\"device\": \"cpu:0,cpu:2\"", "\"device\": \"cpu:0,cpu:3\"", "in their order"},
+        {"\"device\": \"cpu:0,cpu:2\"", "\"device\": \"cpu:0,cpu:3\"",
+         "2 parts of a node that lie 3 devices apart take 6 devices; 'devices' lists 4"},
+        {"\"device\": \"cpu:0,cpu:2\"", "\"device\": \"cpu:0,cpu:2,cpu:3\"",
+         "equally far apart in 'devices': 'cpu:2' lies 2 behind 'cpu:0', 'cpu:3' 1 behind 'cpu:2'"},
+        {"\"device\": \"cpu:0,cpu:2\"", "\"device\": \"cpu:0,cpu:0\"", "in their order, each once"},
         {"\"device\": \"cpu:1,cpu:3\"", "\"device\": \"cpu:1,cpu:1\"", "must lie 2 devices apart"},
         {"\"slice\": \"batch\"", "\"slice\": \"all\"", "each takes its part"},
     };
@@ -334,6 +338,8 @@ static void test_model(void)
     CHECK_OK(mgpu_plan_check(p, o, "two.onnx", other)); /* other weights */
     CHECK(strstr(notes, "its nodes are the same"));
 
+    p->node[0].name = "renamed"; /* only for the reader */
+    CHECK_OK(mgpu_plan_check(p, o, "two.onnx", p->sha256));
     p->node[2].type = "Gemm";
     CHECK_FAILS(mgpu_plan_check(p, o, "two.onnx", p->sha256), "'q' is Gemm in the plan, MatMul");
     CHECK_FAILS(mgpu_plan_check(p, o, "this.onnx", other),
@@ -400,6 +406,39 @@ static void test_circles(void)
     mgpu_outline_free(o);
 }
 
+/* The graph has a max pool before what limits it, the file behind: both orders are right, wherever
+ * the nodes run. */
+static void test_either_order(void)
+{
+    struct mgpu_outline *o = outline_of("input x float N 1 8 8\n"
+                                        "init W float 2 1 3 3 = 0.5\n"
+                                        "c = Conv(x, W)\n"
+                                        "r = Relu(c)\n"
+                                        "l = Relu(r)\n"
+                                        "y = MaxPool(l) kernel_shape=[2,2] strides=[2,2]\n"
+                                        "output y float N 2 3 3\n");
+    static const char *const file[][2] = {
+        {"c", "Conv"}, {"r", "Relu"}, {"l", "Relu"}, {"y", "MaxPool"}};
+    struct mgpu_plan_file *p = make_plan(2, 1, 2);
+    if (!o)
+        return;
+    CHECK(o->nodes == 4 && !strcmp(o->node[1].output, "y"));
+    p->owners = 0;
+    p->nodes = 4;
+    for (int i = 0; i < 4; i++)
+        p->node[i] = (struct mgpu_plan_node){file[i][0], "", file[i][1], i % 2};
+    CHECK_OK(mgpu_plan_check(p, o, "two.onnx", p->sha256));
+    for (int i = 0; i < o->nodes; i++)
+        p->node[i] = (struct mgpu_plan_node){o->node[i].output, "", o->node[i].type, i % 2};
+    CHECK_OK(mgpu_plan_check(p, o, "two.onnx", p->sha256));
+    struct mgpu_plan_node conv = p->node[0];
+    p->node[0] = p->node[1];
+    p->node[1] = conv;
+    CHECK_FAILS(mgpu_plan_check(p, o, "two.onnx", p->sha256), "'y' stands before 'c'");
+    mgpu_plan_file_free(p);
+    mgpu_outline_free(o);
+}
+
 /* ---- For the runtime, and the hash ----------------------------------------------------------- */
 
 static void test_runtime(void)
@@ -446,6 +485,7 @@ int main(void)
     test_model();
     test_part();
     test_circles();
+    test_either_order();
     test_runtime();
     test_hash();
     build_end();

@@ -12,8 +12,10 @@
 static const char *const outputs[] = {"a<1>", "a\n2", "b\"1\"", "b&2", "join"};
 static const char *const types[] = {"LSTM", "Relu", "LSTM", "Relu", "Concat"};
 static const int places[] = {0, 0, 1, 1, 0};
-static const struct mgpu_outline_edge edges[] = {
-    {0, 1, 100, true}, {2, 3, 200, true}, {1, 4, 300, true}, {3, 4, 400, true}};
+static const struct mgpu_outline_edge edges[] = {{0, 1, 100, true, false},
+                                                 {2, 3, 200, true, false},
+                                                 {1, 4, 300, true, false},
+                                                 {3, 4, 400, true, false}};
 
 static struct mgpu_outline *make_outline(struct mgpu_arena *arena)
 {
@@ -148,6 +150,53 @@ static void test_trace(const struct mgpu_report *r)
     CHECK_FAILS(mgpu_report_timeline(r, "/nowhere/t.json"), "/nowhere/t.json");
 }
 
+struct slice {
+    double start, end;
+};
+
+static struct slice slice_of(struct json_object *e)
+{
+    return (struct slice){number_of(e, "ts"), number_of(e, "ts") + number_of(e, "dur")};
+}
+
+/* What overlaps does so on tracks of its own; what only touches stays on one. */
+static void test_tracks(struct mgpu_report r)
+{
+    static const struct mgpu_span over[] = {
+        {0, MGPU_LANE_COMPUTE, "forward", "c", "Conv c", 0, 0.3000004, 0},
+        {0, MGPU_LANE_COMPUTE, "forward", "d", "Conv d", 0.3000004, 0.3000004, 0},
+        {0, MGPU_LANE_COMMUNICATION, "send", "c", "c to cpu:1", 0.3, 0.4, 8},
+        {0, MGPU_LANE_COMMUNICATION, "send", "d", "d to cpu:1", 0.5, 0.4, 8},
+        {0, MGPU_LANE_COMMUNICATION, "send", "e", "e to cpu:1", 0.6, 0.4, 8},
+        {0, MGPU_LANE_COMMUNICATION, "send", "f", "f to cpu:1", 0.7, 0.1, 8},
+        {1, MGPU_LANE_COMMUNICATION, "send", "g", "g to cpu:0", 0.7, 0.1, 8},
+    };
+    static const int thread[] = {0, 0, 1, 2, 3, 1, 1};
+    enum { NAMES = 3 + 2 + 3, SPANS = sizeof over / sizeof *over };
+    struct json_object *list = NULL;
+    r.span = over;
+    r.spans = SPANS;
+    CHECK_OK(mgpu_report_timeline(&r, build_path("t.json")));
+    char *t = text_of(build_path("t.json"));
+    struct json_object *o = json_tokener_parse(t);
+    CHECK(o && json_object_object_get_ex(o, "traceEvents", &list));
+    CHECK(list && json_object_array_length(list) == NAMES + SPANS);
+    CHECK(strstr(t, "\"communication 3\"") && !strstr(t, "\"communication 4\""));
+    for (int i = 0; list && i < SPANS; i++) {
+        struct json_object *e = json_object_array_get_idx(list, (size_t)(NAMES + i));
+        struct slice a = slice_of(e);
+        CHECK(number_of(e, "tid") == thread[i]);
+        for (int k = 0; k < i; k++) {
+            struct json_object *before = json_object_array_get_idx(list, (size_t)(NAMES + k));
+            CHECK(number_of(before, "pid") != number_of(e, "pid") ||
+                  number_of(before, "tid") != number_of(e, "tid") ||
+                  slice_of(before).end <= a.start + 1e-9);
+        }
+    }
+    json_object_put(o);
+    free(t);
+}
+
 /* ---- The page -------------------------------------------------------------------------------- */
 
 static int occurrences(const char *text, const char *what)
@@ -192,7 +241,7 @@ static struct mgpu_outline *random_outline(struct mgpu_arena *arena, unsigned *s
             int back = 1 + (int)(*seed >> 20) % WIDE, from = i - back;
             if (from <= last || (k && *seed >> 31))
                 continue;
-            o->edge[o->edges++] = (struct mgpu_outline_edge){from, i, 4, true};
+            o->edge[o->edges++] = (struct mgpu_outline_edge){from, i, 4, true, false};
             n->edges++;
             last = from;
         }
@@ -253,7 +302,7 @@ static void test_chain(void)
     o->node = MGPU_NEW_ARRAY(arena, struct mgpu_outline_node, DEEP);
     o->edge = MGPU_NEW_ARRAY(arena, struct mgpu_outline_edge, DEEP);
     for (int i = 1; i < DEEP; i++) {
-        o->edge[o->edges] = (struct mgpu_outline_edge){i - 1, i, 4, true};
+        o->edge[o->edges] = (struct mgpu_outline_edge){i - 1, i, 4, true, false};
         o->node[i].first_edge = o->edges++;
         o->node[i].edges = 1;
     }
@@ -284,8 +333,8 @@ static void test_long_lines(void)
     for (int i = 1; i < NODES; i++) { /* each needs the one before, and the first */
         o->node[i].first_edge = o->edges;
         if (i > 1)
-            o->edge[o->edges++] = (struct mgpu_outline_edge){0, i, 4, true};
-        o->edge[o->edges++] = (struct mgpu_outline_edge){i - 1, i, 4, true};
+            o->edge[o->edges++] = (struct mgpu_outline_edge){0, i, 4, true, false};
+        o->edge[o->edges++] = (struct mgpu_outline_edge){i - 1, i, 4, true, false};
         o->node[i].edges = o->edges - o->node[i].first_edge;
     }
     struct mgpu_layout *l =
@@ -304,6 +353,7 @@ int main(void)
     test_units();
     test_table(&r);
     test_trace(&r);
+    test_tracks(r);
     test_page(&r);
     test_drawings();
     test_chain();

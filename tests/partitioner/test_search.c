@@ -258,6 +258,30 @@ static void check_launches(void)
     }
 }
 
+/* What all replicas sum last is an event on each device: the timeline ends where the step does. */
+static void check_rest(void)
+{
+    struct mgpu_task_graph *g = towers(2, 4, true);
+    struct mgpu_topology *t = test_topology(2, 1, 1e4, 0, 0, 1 << 20);
+    struct model m = {.whole = g, .kinds = 1};
+    struct mgpu_search_request q = request_for(&m, t);
+    struct mgpu_search_result *r;
+    g->rest_bytes = 100;
+    CHECK_OK(mgpu_search(&r, &q));
+    const struct mgpu_candidate *data = find(r, MGPU_TACTIC_DATA);
+    CHECK(data && data->events && data->step_ms > 13.5);
+    if (data && data->events) {
+        const struct mgpu_event *last = &data->event[data->events - 1];
+        CHECK(last->activity == MGPU_ACTIVITY_SUM && last->bytes == 100 && last->device == 0);
+        CHECK_NEAR(last->start_ms, 13.5, 1e-9);
+        CHECK_NEAR(last->end_ms, data->step_ms, 1e-9);
+    }
+    mgpu_search_result_free(r);
+    forget(&m);
+    test_graph_free(g);
+    mgpu_arena_free(t->arena);
+}
+
 /* Eight launch-bound towers on four devices: two replicas of two ranks have to be looked at, and
  * stacking is a candidate. */
 static void check_variant(void)
@@ -698,6 +722,7 @@ int main(void)
     check_towers();
     check_no_links();
     check_launches();
+    check_rest();
     check_variant();
     check_run();
     check_pins();

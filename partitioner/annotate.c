@@ -115,6 +115,7 @@ static void annotate_node(struct edit *e, const Onnx__NodeProto *original, Onnx_
 static void annotate_model(struct edit *e, Onnx__ModelProto *model)
 {
     size_t kept = 0;
+    int used = e->plan->replicas * e->plan->places;
     for (size_t i = 0; i < model->n_configuration; i++)
         if (strcmp(model->configuration[i]->name, configuration) != 0)
             model->configuration[kept++] = model->configuration[i];
@@ -123,10 +124,10 @@ static void annotate_model(struct edit *e, Onnx__ModelProto *model)
     onnx__device_configuration_proto__init(c);
     c->name = configuration;
     c->has_num_devices = 1;
-    c->num_devices = e->plan->devices;
-    c->n_device = (size_t)e->plan->devices;
-    c->device = MGPU_NEW_ARRAY(e->arena, char *, e->plan->devices);
-    for (int i = 0; i < e->plan->devices; i++)
+    c->num_devices = used;
+    c->n_device = (size_t)used;
+    c->device = MGPU_NEW_ARRAY(e->arena, char *, used);
+    for (int i = 0; i < used; i++)
         c->device[i] = mgpu_arena_string(e->arena, e->plan->device[i]);
     model->configuration = append(e, model->configuration, model->n_configuration++, c);
     if (model->ir_version < MULTI_DEVICE_IR)
@@ -159,5 +160,9 @@ int mgpu_annotate(const struct mgpu_onnx_file *file, const struct mgpu_plan_file
     struct mgpu_onnx_write_options options = {.as_exported = true, .edit = edit, .context = &e};
     int rc = mgpu_onnx_write(file, path, NULL, 0, &options);
     mgpu_arena_free(arena);
+    if (rc >= 0 && plan->rewrites)
+        mgpu_note(
+            "%s: what the plan stacks or computes again is in no annotation; plan.json has it",
+            path);
     return rc;
 }

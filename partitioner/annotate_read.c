@@ -186,7 +186,6 @@ int mgpu_annotate_read(struct mgpu_plan_file **out, const struct mgpu_onnx_file 
         return 0;
     r.plan = mgpu_plan_file_new();
     r.plan->model_file = mgpu_arena_string(r.plan->arena, file->path);
-    r.plan->batch = 1;
     int rc = mgpu_prefix(read_plan(&r, file->proto), "%s", file->path);
     if (rc < 0)
         mgpu_plan_file_free(r.plan);

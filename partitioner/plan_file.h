@@ -74,7 +74,7 @@ struct mgpu_predicted {
 struct mgpu_plan_file {
     struct mgpu_arena *arena; /* owns everything */
     const char *model_file, *sha256;
-    int64_t batch;
+    int64_t batch; /* 0: not said (annotations) */
     int devices;
     const char **device; /* as listed */
     const char **label;  /* the same, but "#1" after the second of a name */

@@ -85,6 +85,7 @@ static void test_round_trip(const struct world *w, int devices, int replicas, in
         CHECK_OK(mgpu_annotate_read(&back, file));
     CHECK(back && back->devices == devices && back->nodes == p->nodes);
     CHECK(back && back->replicas == replicas && !strcmp(back->strategy, strategy));
+    CHECK(back && back->batch == 0); /* the trainer says */
     for (int i = 0; back && i < back->nodes && i < p->nodes; i++)
         CHECK(!strcmp(back->node[i].output, p->node[i].output) &&
               back->node[i].place == p->node[i].place);

@@ -96,6 +96,7 @@ write_table() {
 compare() {
     tree=$scratch/tree
     git worktree add -q --detach "$tree" "$against" || bad "no commit $against"
+    echo "building $(git rev-parse --short "$against") to time it beside this tree" >&2
     (cd "$tree" && cmake --preset default >/dev/null && cmake --build build --target bench_train >&2)
     for name in $networks; do
         rm -f "$lines/$name.against"

@@ -85,7 +85,7 @@ static int pin_nodes(int *device, const struct mgpu_outline *o, const struct mgp
         found++;
     }
     return found ? 0
-                 : mgpu_fail(MGPU_EUSAGE, "no node is called '%s'%s", pattern,
+                 : mgpu_fail(MGPU_EUSAGE, "no node that devices compute is called '%s'%s", pattern,
                              hint(arena, pattern, names, 2 * o->nodes));
 }
 

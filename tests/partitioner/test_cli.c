@@ -552,7 +552,8 @@ static void test_refused(void)
     CHECK_REFUSED("two.onnx --devices 8xh1000 --batch 8", 2, "h1000");
     CHECK_REFUSED("none.onnx --devices 2xcpu", 1, "none.onnx");
     CHECK_REFUSED(TWO "--plann x", 2, "did you mean '--plan'?");
-    CHECK_REFUSED(TWO "--pin hh=cpu:0 --plan no.json", 2, "no node is called 'hh'");
+    CHECK_REFUSED(TWO "--pin hh=cpu:0 --plan no.json", 2,
+                  "no node that devices compute is called 'hh'");
     CHECK_REFUSED(TWO "--pin lift=cpu:0 --plan no.json", 2, "did you mean 'left'?");
     CHECK_REFUSED(TWO "--pin input:d=cpu:0 --plan no.json", 2, "the model has no input 'd'");
     CHECK_REFUSED(TWO "--pin p=cpu:9 --plan no.json", 2, "'cpu:9' is not one of the devices");
@@ -713,7 +714,7 @@ static void test_shape_arithmetic(const char *name, const char *model)
     CHECK(p && p->predicted.bytes_moved == 0);
     mgpu_plan_file_free(p);
     snprintf(arguments, sizeof arguments, "%s --devices 2xcpu --batch 4 --pin s=cpu:1", name);
-    CHECK_REFUSED(arguments, 2, "no node is called 's'");
+    CHECK_REFUSED(arguments, 2, "no node that devices compute is called 's'");
     unlink(build_path("plan.json"));
 }
 

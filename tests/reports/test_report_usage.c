@@ -193,7 +193,7 @@ static void test_places_without_devices(void)
     CHECK_(r.rc >= 0, "%s", r.error);
     o.weights_on = NULL;
     o.place = tiny_list("nowhere=cpu", NULL);
-    refused(three, &o, "--place 'nowhere=cpu': no node is called 'nowhere'");
+    refused(three, &o, "--place 'nowhere=cpu': no node that devices compute is called 'nowhere'");
 }
 
 /* Steps that were all skipped have no loss, so that no epoch of them is the best. */

@@ -164,23 +164,12 @@ static const char *path_in_copy(const struct builder *b, const struct mgpu_varia
     return NULL;
 }
 
-/* Whether dynamo called it as the result of one of the operators: "expand_1". */
-static bool is_result(const char *name, const char *const *operators)
-{
-    for (int i = 0; operators[i]; i++) {
-        size_t n = strlen(operators[i]);
-        if (!strncmp(name, operators[i], n) && strspn(name + n, "_0123456789") == strlen(name + n))
-            return true;
-    }
-    return false;
-}
-
 /* dynamo: the parameter that the exporter only turned, or put axes of one element around; "" where
  * it computed something else; NULL: the name that the initializer has tells as much. */
 static const char *source_of(const struct builder *b, const struct mgpu_variable_reader *r,
                              int initializer)
 {
-    static const char *const turns[] = {"val_", "t", "permute", "transpose", "numpy_t", NULL};
+    static const char *const turns[] = {"val", "t", "permute", "transpose", "numpy_t", NULL};
     static const char *const views[] = {"view", "reshape", "unsqueeze", "squeeze", "expand", NULL};
     const struct mgpu_onnx_initializer *x = &b->v->model->initializer[initializer];
     const char *source =
@@ -189,9 +178,9 @@ static const char *source_of(const struct builder *b, const struct mgpu_variable
     int long_axes = 0;
     for (int i = 0; i < x->array.rank; i++)
         long_axes += x->array.dims[i] != 1;
-    bool viewed =
-        kernel ? is_result(x->name, turns)
-               : long_axes <= 1 && (!mgpu_scope_is_own(x->name) || is_result(x->name, views));
+    bool viewed = kernel ? mgpu_onnx_is_result_name(x->name, turns)
+                         : long_axes <= 1 && (!mgpu_scope_is_own(x->name) ||
+                                              mgpu_onnx_is_result_name(x->name, views));
     return source && !viewed ? "" : source;
 }
 

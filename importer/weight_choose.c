@@ -100,8 +100,6 @@ static void find_unowned(struct mgpu_identify *in, struct mgpu_weight *w)
 
 /* ---- Scalars -------------------------------------------------------------------------------- */
 
-/* The name of an initializer or weight that a module may have given, not an exporter: of those that
- * fold what they can, a result of an operator ("exp") may be one too. */
 /* dynamo's optimizer made a Clip of two nodes and called its bounds after what it clips:
  * "linear_max". */
 static bool is_bound(const struct mgpu_identify *in, int initializer)
@@ -118,6 +116,8 @@ static bool is_bound(const struct mgpu_identify *in, int initializer)
     return false;
 }
 
+/* The name of an initializer or weight that a module may have given, not an exporter: of those that
+ * fold what they can, a result of an operator ("exp") may be one too. */
 static bool may_be_parameter(const struct mgpu_identify *in, const char *name)
 {
     int i = mgpu_onnx_find_initializer(in->model, name);

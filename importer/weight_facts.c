@@ -13,14 +13,16 @@ static const struct mgpu_array *array_of(const struct mgpu_identify *in, int ini
 
 /* ---- Names ---------------------------------------------------------------------------------- */
 
-/* "zeros_2" is `word` "zeros" and a number. */
-static bool is_word(const char *name, const char *word)
+bool mgpu_onnx_is_result_name(const char *name, const char *const *words)
 {
-    size_t n = strlen(word);
-    if (strncmp(name, word, n))
-        return false;
-    return !name[n] ||
-           (name[n] == '_' && strspn(name + n + 1, "0123456789") == strlen(name + n + 1));
+    for (int i = 0; words[i]; i++) {
+        size_t n = strlen(words[i]);
+        if (!strncmp(name, words[i], n) &&
+            (!name[n] ||
+             (name[n] == '_' && strspn(name + n + 1, "0123456789") == strlen(name + n + 1))))
+            return true;
+    }
+    return false;
 }
 
 /* What PyTorch's exporters call tensors that are no parameters under their own name: results of
@@ -48,7 +50,8 @@ bool mgpu_onnx_is_parameter_name(const char *name)
                                         "new_full",
                                         "scalar_tensor_default",
                                         "_tensor_constant",
-                                        "lift_fresh_copy"};
+                                        "lift_fresh_copy",
+                                        NULL};
     if (*name == '/' || strstr(name, "::") || !strcmp(name, "") ||
         strspn(name, "0123456789") == strlen(name))
         return false;
@@ -57,10 +60,7 @@ bool mgpu_onnx_is_parameter_name(const char *name)
     size_t n = strlen(name);
     if (n > 5 && !strcmp(name + n - 5, "_cast"))
         return false;
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (is_word(name, words[i]))
-            return false;
-    return true;
+    return !mgpu_onnx_is_result_name(name, words);
 }
 
 /* What dynamo calls results of operators that models compute tables of positions, biases and masks
@@ -81,11 +81,8 @@ static bool is_result_name(const char *name)
         "repeat",    "reshape",     "rsub",         "select",
         "sin",       "slice",       "sqrt",         "squeeze",
         "stack",     "sub",         "_to_copy",     "transpose",
-        "unsqueeze", "view",        "where"};
-    for (size_t i = 0; i < sizeof operators / sizeof *operators; i++)
-        if (is_word(name, operators[i]))
-            return true;
-    return !mgpu_onnx_is_parameter_name(name);
+        "unsqueeze", "view",        "where",        NULL};
+    return mgpu_onnx_is_result_name(name, operators) || !mgpu_onnx_is_parameter_name(name);
 }
 
 bool mgpu_weight_is_of_code(const struct mgpu_identify *in, int initializer)

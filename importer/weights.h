@@ -102,6 +102,9 @@ void mgpu_weights_free(struct mgpu_weights *weights);
  * "zeros_2" or "onnx::MatMul_13". */
 bool mgpu_onnx_is_parameter_name(const char *name);
 
+/* Whether it is one of the words (NULL ends them), or one with a number: "zeros_2". */
+bool mgpu_onnx_is_result_name(const char *name, const char *const *words);
+
 /* The name of a layer's node, or its first output where it has none. */
 const char *mgpu_onnx_layer_name(const struct mgpu_onnx_node *node);
 

@@ -58,7 +58,7 @@ static int by_start(const void *a, const void *b)
 static void add_rest(struct mgpu_candidate *c, const struct mgpu_simulator *s, double end)
 {
     for (int d = 0; s->rest_ms > 0 && d < s->replica->ranks; d++)
-        c->event[c->events++] = (struct mgpu_event){.activity = MGPU_ACTIVITY_SUM,
+        c->event[c->events++] = (struct mgpu_event){.activity = MGPU_ACTIVITY_REST,
                                                     .device = d,
                                                     .peer = d,
                                                     .task = -1,

@@ -299,8 +299,8 @@ static void span_of_transfer(const struct make *m, const struct mgpu_event *e, s
     const char *peer = m->p->planned->topology->device[e->peer].name;
     s->lane = MGPU_LANE_COMMUNICATION;
     s->key = "";
-    if (e->activity == MGPU_ACTIVITY_SUM || e->activity == MGPU_ACTIVITY_GATHER) {
-        s->what = s->label = e->activity == MGPU_ACTIVITY_SUM ? "all-reduce" : "all-gather";
+    if (e->activity >= MGPU_ACTIVITY_SUM) {
+        s->what = s->label = e->activity == MGPU_ACTIVITY_GATHER ? "all-gather" : "all-reduce";
         return;
     }
     s->what = "send";

@@ -62,7 +62,8 @@ enum mgpu_activity {
     MGPU_ACTIVITY_SEND,      /* of an activation or its gradient */
     MGPU_ACTIVITY_PARAMETER, /* of a parameter's value to a user that does not own it */
     MGPU_ACTIVITY_SUM,       /* of a bucket of gradients, over the replicas */
-    MGPU_ACTIVITY_GATHER     /* of the factors of a gradient, from all replicas */
+    MGPU_ACTIVITY_GATHER,    /* of the factors of a gradient, from all replicas */
+    MGPU_ACTIVITY_REST       /* a sum over the replicas last in the step: running statistics */
 };
 struct mgpu_event {
     enum mgpu_activity activity;

@@ -272,7 +272,7 @@ static void check_rest(void)
     CHECK(data && data->events && data->step_ms > 13.5);
     if (data && data->events) {
         const struct mgpu_event *last = &data->event[data->events - 1];
-        CHECK(last->activity == MGPU_ACTIVITY_SUM && last->bytes == 100 && last->device == 0);
+        CHECK(last->activity == MGPU_ACTIVITY_REST && last->bytes == 100 && last->device == 0);
         CHECK_NEAR(last->start_ms, 13.5, 1e-9);
         CHECK_NEAR(last->end_ms, data->step_ms, 1e-9);
     }

@@ -194,15 +194,24 @@ struct mgpu_trainer {
 /* ---- settle.c: options into what the parts understand ---- */
 int mgpu_settle_model(struct mgpu_trainer *t);   /* file, model, weights, lower options */
 int mgpu_settle_devices(struct mgpu_trainer *t); /* devices */
-int mgpu_settle_data(struct mgpu_trainer *t);    /* feeds opened, input sizes */
-int mgpu_parse_losses(struct mgpu_trainer *t);   /* options->loss, by the model's outputs */
-int mgpu_settle_losses(struct mgpu_trainer *t);  /* losses, metrics, wants bound */
 int mgpu_settle_optimizer(struct mgpu_trainer *t);
 int mgpu_settle_total(struct mgpu_trainer *t); /* total_steps, schedule: from where it stands */
 int64_t mgpu_steps_per_epoch(const struct mgpu_trainer *t);
 int mgpu_text_count(const char *const *list);
 /* One of the words (NULL ends them), or MGPU_EUSAGE with all of them. */
 int mgpu_settle_word(int *out, const char *option, const char *text, const char *const *words);
+/* Once the model was lowered: rules of --dropout and --bn-momentum that fit nothing are refused. */
+int mgpu_check_rules(const struct mgpu_trainer *t);
+
+/* ---- sources.c: --data and --val ---- */
+int mgpu_settle_data(struct mgpu_trainer *t); /* feeds opened, sizes of inputs */
+struct mgpu_texts mgpu_input_names(struct mgpu_trainer *t);
+/* Wants, sources and the host's buffers, for the inputs that losses and outputs really need. */
+int mgpu_bind_data(struct mgpu_trainer *t);
+
+/* ---- losses.c: --loss and --metric ---- */
+int mgpu_parse_losses(struct mgpu_trainer *t);  /* by the model's outputs and the data's names */
+int mgpu_settle_losses(struct mgpu_trainer *t); /* bound to the lowered model, data too; metrics */
 
 /* ---- precision.c: --precision and --loss-scale ---- */
 int mgpu_settle_precision(struct mgpu_trainer *t);

@@ -14,7 +14,7 @@ usage: [PEERS=DIR] ./dev bench [--rounds N] [--seconds S] [--against COMMIT] [NE
   PEERS=DIR   a folder with pt/bin/python (PyTorch) or ort/bin/python (ONNX Runtime Training 1.19.2);
               without it only mgpu is timed
   --rounds    runs of each program, which take turns (default $rounds); --seconds each (default $seconds)
-  --against   times mgpu as of COMMIT in place of the peers
+  --against   times mgpu as of COMMIT, which is built once in build/against, in place of the peers
 The table is written to tests/bench/README.md once all networks were timed since build/bench was made.
 TEXT
 }
@@ -94,9 +94,11 @@ write_table() {
 }
 
 compare() {
-    tree=$scratch/tree
-    git worktree add -q --detach "$tree" "$against" || bad "no commit $against"
-    echo "building $(git rev-parse --short "$against") to time it beside this tree" >&2
+    commit=$(git rev-parse --short --verify --quiet "$against^{commit}") || bad "no commit $against"
+    tree=build/against/$commit # it stays, and what is built of it
+    git worktree prune
+    [ -d "$tree" ] || git worktree add --quiet --detach "$tree" "$commit"
+    echo "bench: building $commit in $tree, to time it beside this tree" >&2
     (cd "$tree" && cmake --preset default >/dev/null && cmake --build build --target bench_train >&2)
     for name in $networks; do
         rm -f "$lines/$name.against"
@@ -127,7 +129,7 @@ done
 networks=${networks:-$all}
 mkdir -p "$lines"
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"; git worktree prune' EXIT
+trap 'rm -rf "$scratch"' EXIT
 trap 'exit 1' INT TERM
 if [ -n "$against" ]; then
     compare

@@ -290,6 +290,33 @@ static void test_crossing(void)
     }
 }
 
+/* ---- Any batch ------------------------------------------------------------------------------- */
+
+/* Ranks and tails have other numbers of samples, and convolve by the same algorithms. */
+static void test_batches(void)
+{
+    enum { CONVS = 6 };
+    const struct mgpu_kernel *first[CONVS] = {NULL};
+    for (int64_t n = 1; n <= 5; n += 2) {
+        struct mgpu_graph *g = new_graph();
+        struct mgpu_value *x = tensor(g, true, 4, (int64_t[]){n, 64, PLACES, PLACES});
+        int convs = 0;
+        train(g, conv(g, relu(g, conv(g, x, 64, 1)), 64, 1));
+        CHECK_OK(mgpu_choose_layouts(g, &mgpu_backend_cpu));
+        for (int i = 0; i < g->node_count; i++) {
+            const struct mgpu_node *node = g->nodes[i];
+            if (strncmp(node->op->name, "conv", 4) || convs == CONVS)
+                continue;
+            const struct mgpu_kernel *k = mgpu_backend_fastest(&mgpu_backend_cpu, node);
+            CHECK_(n == 1 || k == first[convs], "%s of %d samples by %s", node->op->name, (int)n,
+                   k->name);
+            first[convs++] = k;
+        }
+        CHECK(convs == CONVS);
+        mgpu_graph_free(g);
+    }
+}
+
 /* ---- The same numbers ------------------------------------------------------------------------ */
 
 enum { MOST = 20000 };
@@ -351,6 +378,7 @@ int main(void)
     test_cheaper_place();
     test_step();
     test_crossing();
+    test_batches();
     test_numbers();
     return test_end();
 }

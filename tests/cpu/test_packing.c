@@ -1,12 +1,14 @@
-/* How often a step brings a weight into the layout that a kernel wants: at most once into each, in
- * all networks of the benchmark whose files are small enough for a test, and in what the others are
- * made of. */
+/* What a step brings into another layout, in all networks of the benchmark whose files are small
+ * enough for a test, and in what the others are made of: a weight at most once into each that a
+ * kernel wants; images only before what has no kernel for blocks of channels (the dense layers of
+ * fmnist, the loss of unet), and their gradients behind it. */
 #include "runtime/compile/fuse.h"
 #include "runtime/compile/storage.h"
 #include "runtime/cpu/blocks.h"
 #include "runtime/cpu/product.h"
 #include "runtime/facade/facade.h"
 #include "runtime/ops/movement.h"
+#include "runtime/ops/reorder.h"
 #include "tests/bench/models.h"
 #include "tests/support/tiny.h"
 #include "tests/test.h"
@@ -55,27 +57,39 @@ static void count(const struct mgpu_program *p, int *once, int *again)
     }
 }
 
+static int count_reorders(const struct mgpu_program *p)
+{
+    int n = 0;
+    for (int k = 0; k < p->instructions; k++)
+        n += p->instruction[k].node->op == &mgpu_op_reorder;
+    return n;
+}
+
 static void check(const char *name, const char *model, const char *const *data, int64_t batch,
-                  int expected)
+                  int most)
 {
     struct mgpu_options o = MGPU_OPTIONS;
     struct mgpu_trainer *t = NULL;
-    int once = 0, again = 0;
+    int once = 0, again = 0, reorders = 0;
     o.data = data;
     o.loss = tiny_list("cross_entropy", NULL);
     o.batch = batch;
     o.devices = "cpu:0";
     o.threads = 2;
     CHECK_OK(mgpu_trainer_new(&t, model, &o));
-    if (t && training_program(t))
+    if (t && training_program(t)) {
         count(training_program(t), &once, &again);
-    printf("%s: %d weights packed once a step, %d again\n", name, once, again);
-    CHECK_(again == expected, "%s: %d packed, %d again", name, once, again);
+        reorders = count_reorders(training_program(t));
+    }
+    printf("%s: %d weights packed once a step, %d again; %d reorders\n", name, once, again,
+           reorders);
+    CHECK_(again == 0, "%s: %d packed, %d again", name, once, again);
+    CHECK_(reorders <= most, "%s: %d reorders", name, reorders);
     packed += once;
     mgpu_trainer_free(t);
 }
 
-static void check_network(const char *name, int expected)
+static void check_network(const char *name, int reorders)
 {
     const struct bench_model *m = bench_model_find(name);
     const char *folder = tiny_path("."), *data[4] = {NULL};
@@ -87,7 +101,7 @@ static void check_network(const char *name, int expected)
         data[i] = text[i];
     }
     snprintf(model, sizeof model, "%s/%s.onnx", folder, name);
-    check(name, model, data, m->batch, expected);
+    check(name, model, data, m->batch, reorders);
 }
 
 /* What vgg16, bert and gpt2 have beside convolutions, in small: dense layers of few samples and of
@@ -121,11 +135,14 @@ static void test_dense(void)
 
 int main(void)
 {
-    static const char *const networks[] = {"mlp",      "fmnist", "resnet20", "mobilenetv2",
-                                           "resnet50", "unet",   "lstm2"};
     tiny_begin();
-    for (size_t i = 0; i < sizeof networks / sizeof *networks; i++)
-        check_network(networks[i], 0);
+    check_network("mlp", 0);
+    check_network("fmnist", 2);
+    check_network("resnet20", 0);
+    check_network("mobilenetv2", 0);
+    check_network("resnet50", 0);
+    check_network("unet", 2);
+    check_network("lstm2", 0);
     test_dense();
     CHECK(turned == 0);
     CHECK(packed || (!mgpu_cpu_block() && !mgpu_cpu_has_product()));

@@ -12,6 +12,13 @@ static const char *const images = "opset 17\ninput x float N 16 9 9\n"
                                   "c = Conv(x, w) strides=[2, 2]\nr = Relu(c)\n"
                                   "p = GlobalAveragePool(r)\ny = Flatten(p)\noutput y float N 32\n";
 
+static const char *const pooled = "opset 17\ninput x float N 16 9 9\n"
+                                  "init w float 32 16 3 3 = normal 0.1\n"
+                                  "init v float 288 32 = normal 0.1\n"
+                                  "c = Conv(x, w)\nr = Relu(c)\n"
+                                  "p = MaxPool(r) kernel_shape=[2, 2] strides=[2, 2]\n"
+                                  "f = Flatten(p)\ny = MatMul(f, v)\noutput y float N 32\n";
+
 static const char *const rows = "opset 17\ninput x float N 16 4 4\n"
                                 "init w float 256 32 = normal 0.1\n"
                                 "f = Flatten(x)\ny = MatMul(f, w)\noutput y float N 32\n";
@@ -34,6 +41,15 @@ static struct json_object *trace(const char *text, int64_t batch, int64_t size)
     CHECK_OK(mgpu_trainer_profile(t, path));
     mgpu_trainer_free(t);
     return json_object_from_file(path);
+}
+
+static int count(struct json_object *events, const char *op)
+{
+    int n = 0;
+    for (size_t i = 0; i < json_object_array_length(events); i++)
+        n += !strcmp(op, json_object_get_string(
+                             json_object_object_get(json_object_array_get_idx(events, i), "name")));
+    return n;
 }
 
 /* Operands that nodes of the operator lay out otherwise; -1: there is no such node. */
@@ -64,6 +80,16 @@ static void test_trace(void)
     json_object_put(o);
 }
 
+/* Each reorder is an event: of the input, of what the pool gives to the dense layer, of its
+ * gradient. */
+static void test_reorders(void)
+{
+    struct json_object *o = trace(pooled, 4, 9), *events = json_object_object_get(o, "traceEvents");
+    CHECK(o && events);
+    CHECK(count(events, "reorder") == (mgpu_cpu_block() ? 3 : 0));
+    json_object_put(o);
+}
+
 /* Both operands of large products are packed. */
 static void test_products(void)
 {
@@ -78,6 +104,7 @@ int main(void)
 {
     tiny_begin();
     test_trace();
+    test_reorders();
     test_products();
     tiny_end();
     return test_end();

@@ -158,7 +158,7 @@ static void judge(struct run *r, enum mgpu_case_what what, const char *name, dou
     double limit = mgpu_golden_limit(&r->c.golden, whats[what]);
     if (what == MGPU_CASE_LOSS && r->loss64)
         limit = 2e-6; /* most are below 1e-9; some files hold rounded constants */
-    limit = fmax(limit, half_limit(r, what));
+    limit = fmax(limit, half_limit(r, what)) * (r->request->fast ? 10 : 1);
     double *worst = &r->result->distance[what];
     bool new_worst = !(distance <= *worst);
     if (new_worst)
@@ -203,6 +203,7 @@ static int compare_forward(struct run *r)
     const char *path = path_of(r, "predictions.npz");
     MGPU_TRY(mgpu_case_predict_options(&o, &r->c, r->request->devices, r->request->ranks));
     o.precision = r->request->precision;
+    o.exact = !r->request->fast;
     MGPU_TRY(mgpu_trainer_new(&t, r->c.golden.model, &o));
     int rc = mgpu_predict(t, path);
     mgpu_trainer_free(t);
@@ -498,6 +499,7 @@ static int run_case(struct run *r)
     MGPU_TRY(open_case(r));
     MGPU_TRY(mgpu_case_train_options(&o, &r->c, q->devices, q->ranks, q->defaults));
     o.precision = q->precision;
+    o.exact = !q->fast;
     o.gradients = !q->defaults && !q->early;
     if (!strcmp(q->precision, "f16")) /* none of the steps is to be left out */
         o.loss_scale = "1024";
@@ -548,7 +550,10 @@ void mgpu_case_print(FILE *to, const struct mgpu_case_request *request,
     static const char *const words[] = {"PASS", "FAIL", "UNSUPPORTED"};
     const char *name = strrchr(request->folder, '/');
     fprintf(to, "%s %s %s %s%s", words[result->outcome], name ? name + 1 : request->folder,
-            request->devices, request->precision, request->defaults ? " defaults" : "");
+            request->devices, request->precision,
+            request->defaults ? " defaults"
+            : request->fast   ? " fast"
+                              : "");
     if (result->refused)
         fprintf(to, " refused, as it must be");
     for (int i = 0; i < MGPU_CASE_WHATS; i++)

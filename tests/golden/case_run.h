@@ -22,7 +22,8 @@ struct mgpu_case_request {
     bool defaults; /* nothing is named as trained: what mgpu chooses, against keras_loss and
                     * keras_weights where there are any */
     bool forward;  /* the outputs before training too */
-    bool early;    /* gradients are not compared: updates take them within backward */
+    bool fast;  /* with algorithms of larger rounding, as without --exact: ten times the limits */
+    bool early; /* gradients are not compared: updates take them within backward */
 };
 
 enum mgpu_case_outcome { MGPU_CASE_PASSED, MGPU_CASE_FAILED, MGPU_CASE_UNSUPPORTED };

@@ -1,4 +1,4 @@
-/* case-run [--devices LIST] [--precision f32|f64] [--steps N] [--defaults] FOLDER...
+/* case-run [--devices LIST] [--precision f32|f64] [--steps N] [--defaults] [--fast] FOLDER...
  *
  * Runs case folders and prints how far the numbers are from the answers. MGPU_CHECK=double in the
  * environment: `cuda:0` is a GPU that there is not (tests/cuda/double.h). */
@@ -13,17 +13,16 @@
 static int usage(void)
 {
     fprintf(stderr, "usage: case-run [--devices LIST] [--precision f32|f64] [--steps N] "
-                    "[--defaults] FOLDER...\n");
+                    "[--defaults] [--fast] FOLDER...\n");
     return 2;
 }
 
 int main(int count, char **words)
 {
-    static const struct option options[] = {{"devices", required_argument, NULL, 'd'},
-                                            {"precision", required_argument, NULL, 'p'},
-                                            {"steps", required_argument, NULL, 's'},
-                                            {"defaults", no_argument, NULL, 'D'},
-                                            {0}};
+    static const struct option options[] = {
+        {"devices", required_argument, NULL, 'd'}, {"precision", required_argument, NULL, 'p'},
+        {"steps", required_argument, NULL, 's'},   {"defaults", no_argument, NULL, 'D'},
+        {"fast", no_argument, NULL, 'F'},          {0}};
     struct mgpu_case_request q = {.devices = "cpu:0", .precision = "f32", .forward = true};
     struct mgpu_rank_device *devices;
     int failed = 0;
@@ -41,6 +40,9 @@ int main(int count, char **words)
             break;
         case 'D':
             q.defaults = true;
+            break;
+        case 'F':
+            q.fast = true;
             break;
         default:
             return usage();

@@ -42,7 +42,7 @@ static void count(struct mgpu_case_suite *s, const struct mgpu_case_request *q,
 }
 
 static enum mgpu_case_outcome answers(struct mgpu_case_suite *s, const char *folder, int ranks,
-                                      bool defaults)
+                                      bool defaults, bool fast)
 {
     struct mgpu_case_request q = {.folder = folder,
                                   .devices = devices[ranks - 1],
@@ -50,6 +50,7 @@ static enum mgpu_case_outcome answers(struct mgpu_case_suite *s, const char *fol
                                   .precision = "f32",
                                   .steps = s->quick ? 1 : 0,
                                   .defaults = defaults,
+                                  .fast = fast,
                                   .forward = !defaults};
     struct mgpu_case_result result;
     mgpu_case_run(&result, &q);
@@ -88,13 +89,15 @@ static void run_folder(struct mgpu_case_suite *s, const char *folder)
     int first = s->quick ? s->cases % 3 + 1 : 1, last = s->quick ? first : 3;
     s->cases++;
     for (int ranks = first; ranks <= last; ranks++)
-        if (answers(s, folder, ranks, false) == MGPU_CASE_UNSUPPORTED)
+        if (answers(s, folder, ranks, false, false) == MGPU_CASE_UNSUPPORTED)
             return; /* once is enough */
     if (mgpu_case_has_defaults(folder))
         for (int ranks = first; ranks <= last; ranks++)
-            answers(s, folder, ranks, true);
-    if (!s->quick)
-        equality(s, folder);
+            answers(s, folder, ranks, true, false);
+    if (s->quick)
+        return;
+    answers(s, folder, 2, false, true);
+    equality(s, folder);
 }
 
 int mgpu_case_suite_run(struct mgpu_case_suite *suite, const char *root)

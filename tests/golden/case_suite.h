@@ -11,8 +11,9 @@ struct mgpu_case_suite {
     int cases, failed, unsupported;
 };
 
-/* Every case folder below `root`: answers on 1, 2 and 3 ranks in f32, and 1 to 4 ranks equal each
- * other in f64. One line each; gives the number of folders. */
+/* Every case folder below `root`: answers on 1, 2 and 3 ranks in f32, on 2 with the algorithms of
+ * larger rounding that are used without --exact, and 1 to 4 ranks equal each other in f64. One line
+ * each; gives the number of folders. */
 int mgpu_case_suite_run(struct mgpu_case_suite *suite, const char *root);
 
 /* Whether $MGPU_QUICK is set. */

@@ -396,15 +396,16 @@ int mgpu_trainer_describe(struct mgpu_trainer *t, FILE *to)
     for (int r = 0; r < f.ranks; r++) {
         const struct mgpu_rank *rank = mgpu_team_rank(t->team, r);
         const int64_t *b = rank->bytes;
-        fprintf(
-            to,
-            "rank %d (%s)%s: weights %.1f MiB, gradients %.1f, optimizer state %.1f, frozen and "
-            "statistics %.1f, activations %.1f, inputs and results %.1f\n",
-            r, rank->device.name, rank->lender ? " with the weights and state of the first" : "",
-            (double)b[MGPU_BUFFER_WEIGHTS] / 0x1p20, (double)b[MGPU_BUFFER_GRADIENTS] / 0x1p20,
-            (double)b[MGPU_BUFFER_STATES] / 0x1p20, (double)b[MGPU_BUFFER_FIXED] / 0x1p20,
-            (double)b[MGPU_BUFFER_ARENA] / 0x1p20,
-            (double)(b[MGPU_BUFFER_INPUTS] + b[MGPU_BUFFER_RESULTS]) / 0x1p20);
+        fprintf(to,
+                "rank %d (%s)%s: weights %.1f MiB, gradients that are kept %.1f, optimizer state "
+                "%.1f, frozen and statistics %.1f, activations and other gradients %.1f, inputs "
+                "and results %.1f\n",
+                r, rank->device.name,
+                rank->lender ? " with the weights and state of the first" : "",
+                (double)b[MGPU_BUFFER_WEIGHTS] / 0x1p20, (double)b[MGPU_BUFFER_GRADIENTS] / 0x1p20,
+                (double)b[MGPU_BUFFER_STATES] / 0x1p20, (double)b[MGPU_BUFFER_FIXED] / 0x1p20,
+                (double)b[MGPU_BUFFER_ARENA] / 0x1p20,
+                (double)(b[MGPU_BUFFER_INPUTS] + b[MGPU_BUFFER_RESULTS]) / 0x1p20);
     }
     fprintf(to,
             "%d weights trained (%lld elements), %d frozen, %d running statistics\n"

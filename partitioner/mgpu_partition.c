@@ -51,13 +51,6 @@ static void list_results(struct result list[RESULTS], const struct mgpu_partitio
     list[3] = (struct result){c->annotate, mgpu_partition_annotate};
 }
 
-static int apart(const char *path, const char *other, const char *what)
-{
-    return other && (!strcmp(path, other) || mgpu_same_file(path, other))
-               ? mgpu_fail(MGPU_EUSAGE, "%s is %s: give what is written another name", path, what)
-               : 0;
-}
-
 /* Before anything is measured or planned: all can be written, and takes the place of nothing else.
  */
 static int check_results(const struct mgpu_partition_command *c)
@@ -67,16 +60,17 @@ static int check_results(const struct mgpu_partition_command *c)
     for (int i = 0; i < RESULTS; i++) {
         if (!list[i].path)
             continue;
-        MGPU_TRY(apart(list[i].path, c->model, "the model that is read"));
-        MGPU_TRY(apart(list[i].path, c->options.devices, "the file of --devices"));
-        MGPU_TRY(apart(list[i].path, c->partition.profile, "the file of --profile"));
+        MGPU_TRY(mgpu_check_other_file(list[i].path, c->model, "the model that is read"));
+        MGPU_TRY(mgpu_check_other_file(list[i].path, c->options.devices, "the file of --devices"));
+        MGPU_TRY(
+            mgpu_check_other_file(list[i].path, c->partition.profile, "the file of --profile"));
         for (int k = 0; k < i; k++)
-            MGPU_TRY(apart(list[i].path, list[k].path, "written already"));
+            MGPU_TRY(mgpu_check_other_file(list[i].path, list[k].path, "written already"));
         MGPU_TRY(mgpu_check_target(list[i].path));
     }
     if (!c->partition.measure || !c->partition.profile)
         return 0;
-    MGPU_TRY(apart(c->partition.profile, c->model, "the model that is read"));
+    MGPU_TRY(mgpu_check_other_file(c->partition.profile, c->model, "the model that is read"));
     return mgpu_check_target(c->partition.profile);
 }
 

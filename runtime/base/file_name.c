@@ -1,4 +1,5 @@
 #include "runtime/base/file_name.h"
+#include "runtime/base/status.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -30,4 +31,11 @@ bool mgpu_same_target(const char *a, const char *b)
 {
     char x[PATH_MAX], y[PATH_MAX];
     return mgpu_same_file(a, b) || (!strcmp(cut(x, a), cut(y, b)) && mgpu_same_file(x, y));
+}
+
+int mgpu_check_other_file(const char *path, const char *other, const char *what)
+{
+    return other && mgpu_same_target(path, other)
+               ? mgpu_fail(MGPU_EUSAGE, "%s is %s: give what is written another name", path, what)
+               : 0;
 }

@@ -14,4 +14,8 @@ bool mgpu_same_file(const char *a, const char *b);
  * where there is no file yet. */
 bool mgpu_same_target(const char *a, const char *b);
 
+/* Refuses (MGPU_EUSAGE) to write `path` over `other`, which is `what` in the message; `other` NULL:
+ * there is none. */
+int mgpu_check_other_file(const char *path, const char *other, const char *what);
+
 #endif

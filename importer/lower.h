@@ -143,6 +143,10 @@ extern const struct mgpu_lowering mgpu_lower_state[];    /* CausalConvWithState,
 /* Input i, NULL when absent. */
 struct mgpu_value *mgpu_lower_in(struct mgpu_lower *l, int i);
 
+/* Fails where one of the first `count` inputs is absent; the second gives input 0. */
+int mgpu_lower_need(struct mgpu_lower *l, int count);
+int mgpu_lower_first(struct mgpu_lower *l, struct mgpu_value **x);
+
 /* Whether output i has a name: somebody may use it. */
 bool mgpu_lower_wants(const struct mgpu_lower *l, int i);
 

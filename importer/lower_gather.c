@@ -7,14 +7,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-static int need(struct mgpu_lower *l, int count)
-{
-    for (int i = 0; i < count; i++)
-        if (!mgpu_lower_in(l, i))
-            return mgpu_fail(MGPU_EINVALID, "input %d is missing", i);
-    return 0;
-}
-
 /* Indices are int32 or int64 to the core operators. */
 static struct mgpu_value *indices(struct mgpu_lower *l, int i)
 {
@@ -37,7 +29,7 @@ static struct mgpu_value *as_lists(struct mgpu_lower *l, struct mgpu_value *indi
 static int lower_gather(struct mgpu_lower *l)
 {
     struct mgpu_gather_attrs attrs;
-    MGPU_TRY(need(l, 2));
+    MGPU_TRY(mgpu_lower_need(l, 2));
     struct mgpu_value *input[] = {mgpu_lower_in(l, 0), indices(l, 1)}, *own;
     MGPU_TRY(mgpu_lower_axis(&attrs.axis, mgpu_onnx_int(l->node, "axis", 0), input[0]->rank));
     if (attrs.axis == 0 && (own = mgpu_lower_own_rows(l, input[0], as_lists(l, input[1]))))
@@ -48,7 +40,7 @@ static int lower_gather(struct mgpu_lower *l)
 static int lower_gather_elements(struct mgpu_lower *l)
 {
     struct mgpu_gather_attrs attrs;
-    MGPU_TRY(need(l, 2));
+    MGPU_TRY(mgpu_lower_need(l, 2));
     struct mgpu_value *input[] = {mgpu_lower_in(l, 0), indices(l, 1)};
     MGPU_TRY(mgpu_lower_axis(&attrs.axis, mgpu_onnx_int(l->node, "axis", 0), input[0]->rank));
     return mgpu_lower_give(l, mgpu_lower_node(l, &mgpu_op_gather_elements, &attrs, 2, input));
@@ -57,7 +49,7 @@ static int lower_gather_elements(struct mgpu_lower *l)
 static int lower_gather_nd(struct mgpu_lower *l)
 {
     struct mgpu_gather_attrs attrs = {.axis = mgpu_onnx_int(l->node, "batch_dims", 0)};
-    MGPU_TRY(need(l, 2));
+    MGPU_TRY(mgpu_lower_need(l, 2));
     struct mgpu_value *input[] = {mgpu_lower_in(l, 0), indices(l, 1)}, *own;
     if (attrs.axis == 0 && (own = mgpu_lower_own_rows(l, input[0], input[1])))
         return mgpu_lower_give(l, own);
@@ -69,7 +61,7 @@ static int scatter(struct mgpu_lower *l, const struct mgpu_op *op, bool axis)
     static const char *const names[] = {"none", "add", "mul", "max", "min"};
     const char *reduction = mgpu_onnx_string(l->model, l->node, "reduction", "none");
     struct mgpu_scatter_attrs attrs = {.reduction = -1};
-    MGPU_TRY(need(l, 3));
+    MGPU_TRY(mgpu_lower_need(l, 3));
     for (int i = 0; i < 5; i++)
         if (!strcmp(reduction, names[i]))
             attrs.reduction = i;
@@ -96,7 +88,7 @@ static int lower_one_hot(struct mgpu_lower *l)
 {
     int64_t depth, axis;
     struct mgpu_dim size, dims[MGPU_MAX_RANK];
-    MGPU_TRY(need(l, 3));
+    MGPU_TRY(mgpu_lower_need(l, 3));
     struct mgpu_value *index = mgpu_cast(l->g, mgpu_lower_in(l, 0), MGPU_INT64);
     struct mgpu_value *values = mgpu_lower_in(l, 2);
     if (!index)
@@ -128,7 +120,7 @@ static int lower_one_hot(struct mgpu_lower *l)
 static int lower_compress(struct mgpu_lower *l)
 {
     enum { MOST = 1 << 16 };
-    MGPU_TRY(need(l, 2));
+    MGPU_TRY(mgpu_lower_need(l, 2));
     struct mgpu_value *x = mgpu_lower_in(l, 0);
     int64_t *mask = MGPU_NEW_ARRAY(l->g->arena, int64_t, MOST), kept = 0;
     int count = mgpu_lower_ints(l, 1, mask, NULL, MOST);
@@ -173,7 +165,7 @@ static struct mgpu_value *write_places(struct mgpu_lower *l, const struct mgpu_v
 static int lower_tensor_scatter(struct mgpu_lower *l)
 {
     int64_t axis;
-    MGPU_TRY(need(l, 2));
+    MGPU_TRY(mgpu_lower_need(l, 2));
     struct mgpu_value *past = mgpu_lower_in(l, 0), *update = mgpu_lower_in(l, 1);
     const char *mode = mgpu_onnx_string(l->model, l->node, "mode", "linear");
     bool circular = !strcmp(mode, "circular");

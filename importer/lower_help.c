@@ -6,6 +6,21 @@
 #include <inttypes.h>
 #include <string.h>
 
+int mgpu_lower_need(struct mgpu_lower *l, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!mgpu_lower_in(l, i))
+            return mgpu_fail(MGPU_EINVALID, "input %d is missing", i);
+    return 0;
+}
+
+int mgpu_lower_first(struct mgpu_lower *l, struct mgpu_value **x)
+{
+    MGPU_TRY(mgpu_lower_need(l, 1));
+    *x = mgpu_lower_in(l, 0);
+    return 0;
+}
+
 bool mgpu_lower_wants(const struct mgpu_lower *l, int i)
 {
     return i < l->node->outputs && *l->node->output[i];

@@ -8,12 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-static int need(struct mgpu_lower *l, struct mgpu_value **x)
-{
-    *x = mgpu_lower_in(l, 0);
-    return *x ? 0 : mgpu_fail(MGPU_EINVALID, "input 0 is missing");
-}
-
 static int choose(struct mgpu_lower *l, const char *name, const char *otherwise, int count,
                   const char *const *names, int *out)
 {
@@ -183,7 +177,7 @@ static int lower_resize(struct mgpu_lower *l)
     struct resize r = {0};
     double scale[MGPU_MAX_RANK];
     int scales = 0;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     MGPU_TRY(read_modes(l, &r));
     MGPU_TRY(read_axes(l, x, &r));
     MGPU_TRY(read_scales(l, &scales, scale));
@@ -210,7 +204,7 @@ static int blocks(struct mgpu_lower *l, struct mgpu_value *x, const struct mgpu_
 
 static int read_blocks(struct mgpu_lower *l, struct mgpu_value **x, struct mgpu_dim *size)
 {
-    MGPU_TRY(need(l, x));
+    MGPU_TRY(mgpu_lower_first(l, x));
     *size = mgpu_dim_const(mgpu_onnx_int(l->node, "blocksize", 0));
     if ((*x)->rank != 4 || size->value < 1 || size->value > 1 << 15)
         return mgpu_fail(MGPU_EINVALID, "blocksize %" PRId64 " for rank %d", size->value,

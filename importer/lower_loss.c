@@ -7,14 +7,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-static int need(struct mgpu_lower *l, int count)
-{
-    for (int i = 0; i < count; i++)
-        if (!mgpu_lower_in(l, i))
-            return mgpu_fail(MGPU_EINVALID, "input %d is missing", i);
-    return 0;
-}
-
 /* ---- Softmax -------------------------------------------------------------------------------- */
 
 /* Along one axis; before opset 13 over all axes from `axis` on together. */
@@ -22,7 +14,7 @@ static int softmax(struct mgpu_lower *l, bool logarithm)
 {
     int64_t axis;
     bool flat = l->node->opset < 13;
-    MGPU_TRY(need(l, 1));
+    MGPU_TRY(mgpu_lower_need(l, 1));
     struct mgpu_value *x = mgpu_lower_in(l, 0);
     MGPU_TRY(mgpu_lower_axis(&axis, mgpu_onnx_int(l->node, "axis", flat ? 1 : -1), x->rank));
     if (!flat || axis == x->rank - 1)
@@ -115,13 +107,13 @@ static int nll(struct mgpu_lower *l, struct mgpu_value *log_prob)
 
 static int lower_nll(struct mgpu_lower *l)
 {
-    MGPU_TRY(need(l, 2));
+    MGPU_TRY(mgpu_lower_need(l, 2));
     return nll(l, mgpu_lower_in(l, 0));
 }
 
 static int lower_softmax_cross_entropy(struct mgpu_lower *l)
 {
-    MGPU_TRY(need(l, 2));
+    MGPU_TRY(mgpu_lower_need(l, 2));
     struct mgpu_value *log_prob = mgpu_softmax(l->g, mgpu_lower_in(l, 0), 1, true);
     if (!log_prob)
         return mgpu_build_error();

@@ -9,12 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int need(struct mgpu_lower *l, struct mgpu_value **x)
-{
-    *x = mgpu_lower_in(l, 0);
-    return *x ? 0 : mgpu_fail(MGPU_EINVALID, "input 0 is missing");
-}
-
 /* ---- Slice ---------------------------------------------------------------------------------- */
 
 /* What is cut from each axis. */
@@ -95,7 +89,7 @@ static int lower_slice(struct mgpu_lower *l)
     struct mgpu_value *x;
     struct bounds b;
     struct cut cut;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     MGPU_TRY(read_bounds(l, &b));
     for (int i = 0; i < x->rank; i++) {
         cut.start[i] = 0;
@@ -132,7 +126,7 @@ static int lower_split(struct mgpu_lower *l)
     struct mgpu_value *x;
     int64_t axis, sizes[MOST], at = 0;
     struct mgpu_dim part[MOST];
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     MGPU_TRY(mgpu_lower_axis(&axis, mgpu_onnx_int(l->node, "axis", 0), x->rank));
     if (l->node->outputs < 1 || l->node->outputs > MOST)
         return mgpu_fail(MGPU_EUNSUPPORTED, "%d parts (1 to %d are supported)", l->node->outputs,
@@ -162,7 +156,7 @@ static int lower_concat(struct mgpu_lower *l)
 {
     struct mgpu_value *first;
     int64_t axis;
-    MGPU_TRY(need(l, &first));
+    MGPU_TRY(mgpu_lower_first(l, &first));
     MGPU_TRY(mgpu_lower_axis(&axis, mgpu_onnx_int(l->node, "axis", 1), first->rank));
     struct mgpu_value **part = MGPU_NEW_ARRAY(l->g->arena, struct mgpu_value *, l->node->inputs);
     for (int i = 0; i < l->node->inputs; i++)
@@ -223,7 +217,7 @@ static int lower_pad(struct mgpu_lower *l)
     struct mgpu_pad_attrs attrs = {0};
     struct mgpu_value *x;
     bool any = false;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     MGPU_TRY(pad_mode(l, &attrs.mode));
     MGPU_TRY(read_pads(l, x->rank, &attrs));
     for (int i = 0; i < x->rank; i++)
@@ -243,7 +237,7 @@ static int lower_center_crop_pad(struct mgpu_lower *l)
     struct mgpu_pad_attrs attrs = {.mode = MGPU_PAD_CONSTANT};
     int64_t sizes[MGPU_MAX_RANK], axes[MGPU_MAX_RANK];
     struct mgpu_value *x;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     int count = mgpu_lower_ints(l, 1, sizes, NULL, MGPU_MAX_RANK);
     MGPU_TRY(count);
     for (int i = 0; i < x->rank; i++)
@@ -280,7 +274,7 @@ static int lower_reverse_sequence(struct mgpu_lower *l)
     struct mgpu_value *x, *lengths = mgpu_lower_in(l, 1);
     struct mgpu_dim dims[MGPU_MAX_RANK];
     int64_t time, batch;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     MGPU_TRY(mgpu_lower_axis(&time, mgpu_onnx_int(l->node, "time_axis", 0), x->rank));
     MGPU_TRY(mgpu_lower_axis(&batch, mgpu_onnx_int(l->node, "batch_axis", 1), x->rank));
     if (!lengths || lengths->rank != 1 || time == batch)

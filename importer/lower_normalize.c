@@ -10,14 +10,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-static int need(struct mgpu_lower *l, int count)
-{
-    for (int i = 0; i < count; i++)
-        if (!mgpu_lower_in(l, i))
-            return mgpu_fail(MGPU_EINVALID, "input %d is missing", i);
-    return 0;
-}
-
 /* ---- Groups --------------------------------------------------------------------------------- */
 
 /* The three outputs of group_norm. */
@@ -59,7 +51,7 @@ static struct mgpu_value *scale_and_shift(struct mgpu_lower *l, struct mgpu_valu
 static int lower_instance_norm(struct mgpu_lower *l)
 {
     struct mgpu_value *out[3];
-    MGPU_TRY(need(l, 3));
+    MGPU_TRY(mgpu_lower_need(l, 3));
     struct mgpu_value *x = mgpu_lower_in(l, 0);
     double epsilon = mgpu_onnx_float(l->node, "epsilon", 1e-5);
     if (x->rank < 3)
@@ -73,7 +65,7 @@ static int lower_group_norm(struct mgpu_lower *l)
 {
     struct mgpu_value *out[3];
     struct mgpu_dim dims[3];
-    MGPU_TRY(need(l, 3));
+    MGPU_TRY(mgpu_lower_need(l, 3));
     struct mgpu_value *x = mgpu_lower_in(l, 0);
     int64_t groups = mgpu_onnx_int(l->node, "num_groups", 0);
     if (x->rank < 2 || groups < 1 || x->dims[1].value % groups)
@@ -117,7 +109,7 @@ static int lower_layer_norm(struct mgpu_lower *l)
 {
     struct mgpu_value *out[3];
     int64_t axis;
-    MGPU_TRY(need(l, 2));
+    MGPU_TRY(mgpu_lower_need(l, 2));
     struct mgpu_value *x = mgpu_lower_in(l, 0);
     MGPU_TRY(mgpu_lower_axis(&axis, mgpu_onnx_int(l->node, "axis", -1), x->rank));
     struct mgpu_value *scale = trailing(l, 1, x, (int)axis);
@@ -135,7 +127,7 @@ static int lower_rms_norm(struct mgpu_lower *l)
 {
     struct mgpu_value *out[3];
     int64_t axis;
-    MGPU_TRY(need(l, 2));
+    MGPU_TRY(mgpu_lower_need(l, 2));
     struct mgpu_value *x = mgpu_lower_in(l, 0);
     MGPU_TRY(mgpu_lower_axis(&axis, mgpu_onnx_int(l->node, "axis", -1), x->rank));
     struct mgpu_value *scale = trailing(l, 1, x, (int)axis);
@@ -152,7 +144,7 @@ static int lower_rms_norm(struct mgpu_lower *l)
 static int lower_lp_norm(struct mgpu_lower *l)
 {
     int64_t axis, p = mgpu_onnx_int(l->node, "p", 2);
-    MGPU_TRY(need(l, 1));
+    MGPU_TRY(mgpu_lower_need(l, 1));
     struct mgpu_value *x = mgpu_lower_in(l, 0);
     MGPU_TRY(mgpu_lower_axis(&axis, mgpu_onnx_int(l->node, "axis", -1), x->rank));
     if (p != 1 && p != 2)
@@ -175,7 +167,7 @@ static int lower_lp_norm(struct mgpu_lower *l)
 static int lower_mean_variance(struct mgpu_lower *l)
 {
     unsigned axes;
-    MGPU_TRY(need(l, 1));
+    MGPU_TRY(mgpu_lower_need(l, 1));
     struct mgpu_value *x = mgpu_lower_in(l, 0);
     MGPU_TRY(mgpu_lower_axes(l, -1, x->rank, 1u | 4u | 8u, &axes));
     if (axes >> x->rank)
@@ -191,7 +183,7 @@ static int lower_mean_variance(struct mgpu_lower *l)
 static int lower_lrn(struct mgpu_lower *l)
 {
     int64_t size = mgpu_onnx_int(l->node, "size", 0);
-    MGPU_TRY(need(l, 1));
+    MGPU_TRY(mgpu_lower_need(l, 1));
     struct mgpu_value *x = mgpu_lower_in(l, 0);
     if (x->rank < 2 || size < 1 || size > INT32_MAX)
         return mgpu_fail(MGPU_EINVALID, "size %" PRId64 " for rank %d", size, x->rank);
@@ -319,7 +311,7 @@ int mgpu_lower_put_back_dropout(struct mgpu_lower *l)
 static int lower_dropout(struct mgpu_lower *l)
 {
     double p = 0;
-    MGPU_TRY(need(l, 1));
+    MGPU_TRY(mgpu_lower_need(l, 1));
     struct mgpu_value *x = mgpu_lower_in(l, 0), *mask = NULL;
     if (l->options->training)
         MGPU_TRY(ratio_of(l, &p));

@@ -5,14 +5,6 @@
 
 #include <inttypes.h>
 
-static int need(struct mgpu_lower *l, int count)
-{
-    for (int i = 0; i < count; i++)
-        if (!mgpu_lower_in(l, i))
-            return mgpu_fail(MGPU_EINVALID, "input %d is missing", i);
-    return 0;
-}
-
 /* What a scale or zero point (input i) is for each element of x: one for all, one for each place on
  * an axis, or one for each block of places there. NULL when it is absent. */
 static struct mgpu_value *for_elements(struct mgpu_lower *l, int i, const struct mgpu_value *x)
@@ -91,7 +83,7 @@ static struct mgpu_value *quantized(struct mgpu_lower *l, struct mgpu_value *x,
 
 static int lower_quantize(struct mgpu_lower *l)
 {
-    MGPU_TRY(need(l, 2));
+    MGPU_TRY(mgpu_lower_need(l, 2));
     struct mgpu_value *x = mgpu_lower_in(l, 0), *zero = mgpu_lower_in(l, 2);
     int64_t asked = mgpu_onnx_int(l->node, "output_dtype", 0);
     enum mgpu_dtype type = zero ? zero->type : asked ? (enum mgpu_dtype)asked : MGPU_UINT8;
@@ -106,7 +98,7 @@ static int lower_quantize(struct mgpu_lower *l)
 
 static int lower_dequantize(struct mgpu_lower *l)
 {
-    MGPU_TRY(need(l, 2));
+    MGPU_TRY(mgpu_lower_need(l, 2));
     struct mgpu_value *x = mgpu_lower_in(l, 0), *zero = for_elements(l, 2, x);
     if (!holds(x->type))
         return mgpu_fail(MGPU_EUNSUPPORTED, "operands of %s are not supported",
@@ -119,7 +111,7 @@ static int lower_dequantize(struct mgpu_lower *l)
 /* To uint8, by the range of all elements, which is made to hold 0. */
 static int lower_dynamic_quantize(struct mgpu_lower *l)
 {
-    MGPU_TRY(need(l, 1));
+    MGPU_TRY(mgpu_lower_need(l, 1));
     struct mgpu_value *x = mgpu_lower_in(l, 0);
     if (!mgpu_is_float(x->type))
         return mgpu_fail(MGPU_EINVALID, "%s of %s", l->node->type, mgpu_dtype_name(x->type));
@@ -174,7 +166,7 @@ static struct mgpu_value *product(struct mgpu_lower *l, struct mgpu_value *a, st
 
 static int lower_matmul_integer(struct mgpu_lower *l)
 {
-    MGPU_TRY(need(l, 2));
+    MGPU_TRY(mgpu_lower_need(l, 2));
     return mgpu_lower_give(l, product(l, centred(l, 0, 2, ROWS), centred(l, 1, 3, COLUMNS)));
 }
 
@@ -196,7 +188,7 @@ static int requantized(struct mgpu_lower *l, struct mgpu_value *sums, struct mgp
 
 static int lower_qlinear_matmul(struct mgpu_lower *l)
 {
-    MGPU_TRY(need(l, 8));
+    MGPU_TRY(mgpu_lower_need(l, 8));
     struct mgpu_value *a = mgpu_lower_in(l, 0), *b = mgpu_lower_in(l, 3);
     struct mgpu_value *sums = product(l, centred(l, 0, 2, ROWS), centred(l, 3, 5, COLUMNS));
     return requantized(l, sums, beside(l, mgpu_lower_in(l, 1), a, ROWS),
@@ -216,7 +208,7 @@ static int convolution(struct mgpu_lower *l, int w, int x_zero, int w_zero)
 
 static int lower_conv_integer(struct mgpu_lower *l)
 {
-    MGPU_TRY(need(l, 2));
+    MGPU_TRY(mgpu_lower_need(l, 2));
     return convolution(l, 1, 2, 3);
 }
 
@@ -233,7 +225,7 @@ static struct mgpu_value *per_channel(struct mgpu_lower *l, struct mgpu_value *v
 
 static int lower_qlinear_conv(struct mgpu_lower *l)
 {
-    MGPU_TRY(need(l, 8));
+    MGPU_TRY(mgpu_lower_need(l, 8));
     int rank = mgpu_lower_in(l, 0)->rank;
     struct mgpu_value *bias = mgpu_lower_in(l, 8);
     MGPU_TRY(convolution(l, 3, 2, 5));

@@ -8,16 +8,10 @@
 #include <inttypes.h>
 #include <string.h>
 
-static int need(struct mgpu_lower *l, struct mgpu_value **x)
-{
-    *x = mgpu_lower_in(l, 0);
-    return *x ? 0 : mgpu_fail(MGPU_EINVALID, "input 0 is missing");
-}
-
 /* The axes of a Reduce: none listed means all, or none with noop_with_empty_axes. */
 static int reduced(struct mgpu_lower *l, struct mgpu_value **x, unsigned *axes, bool *keep)
 {
-    MGPU_TRY(need(l, x));
+    MGPU_TRY(mgpu_lower_first(l, x));
     bool noop = mgpu_onnx_int(l->node, "noop_with_empty_axes", 0);
     unsigned all = (1u << (*x)->rank) - 1;
     *keep = mgpu_onnx_int(l->node, "keepdims", 1);
@@ -147,7 +141,7 @@ static int lower_log_sum_exp(struct mgpu_lower *l)
 static int arg(struct mgpu_lower *l, bool min)
 {
     struct mgpu_value *x;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     struct mgpu_arg_reduce_attrs attrs = {
         .keep = mgpu_onnx_int(l->node, "keepdims", 1),
         .min = min,
@@ -173,7 +167,7 @@ static int lower_hardmax(struct mgpu_lower *l)
     struct mgpu_value *x;
     int64_t axis;
     bool flat = l->node->opset < 13;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     MGPU_TRY(mgpu_lower_axis(&axis, mgpu_onnx_int(l->node, "axis", flat ? 1 : -1), x->rank));
     struct mgpu_value *y = flat ? mgpu_lower_flatten(l, x, (int)axis) : x;
     if (!y)
@@ -200,7 +194,7 @@ static int lower_cumsum(struct mgpu_lower *l)
         .exclusive = mgpu_onnx_int(l->node, "exclusive", 0),
         .reverse = mgpu_onnx_int(l->node, "reverse", 0),
     };
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     MGPU_TRY(mgpu_lower_int(l, 1, &attrs.axis, NULL));
     MGPU_TRY(mgpu_lower_axis(&attrs.axis, attrs.axis, x->rank));
     return mgpu_lower_give(l, mgpu_lower_node(l, &mgpu_op_cumsum, &attrs, 1, &x));
@@ -224,7 +218,7 @@ static int lower_cumprod(struct mgpu_lower *l)
 {
     struct mgpu_value *x;
     int64_t axis, sign = mgpu_onnx_int(l->node, "reverse", 0) ? -1 : 1;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     MGPU_TRY(mgpu_lower_int(l, 1, &axis, NULL));
     MGPU_TRY(mgpu_lower_axis(&axis, axis, x->rank));
     int64_t size = x->dims[axis].value;
@@ -244,7 +238,7 @@ static int lower_topk(struct mgpu_lower *l)
         .k = mgpu_onnx_int(l->node, "k", 0),
         .smallest = !mgpu_onnx_int(l->node, "largest", 1),
     };
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     MGPU_TRY(mgpu_lower_axis(&attrs.axis, mgpu_onnx_int(l->node, "axis", -1), x->rank));
     if (mgpu_lower_in(l, 1))
         MGPU_TRY(mgpu_lower_int(l, 1, &attrs.k, NULL));

@@ -12,14 +12,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static int need(struct mgpu_lower *l, int count)
-{
-    for (int i = 0; i < count; i++)
-        if (!mgpu_lower_in(l, i))
-            return mgpu_fail(MGPU_EINVALID, "input %d is missing", i);
-    return 0;
-}
-
 /* An attribute of `count` integers, each `otherwise` when it is absent. */
 static int list(struct mgpu_lower *l, const char *name, int count, int64_t otherwise, int64_t *out)
 {
@@ -67,7 +59,7 @@ static int lower_col2im(struct mgpu_lower *l)
     struct mgpu_dim dims[2 + MGPU_MAX_SPATIAL];
     struct mgpu_conv_attrs attrs = {0};
     int64_t size = 1, blocks = 1;
-    MGPU_TRY(need(l, 3));
+    MGPU_TRY(mgpu_lower_need(l, 3));
     struct mgpu_value *x = mgpu_lower_in(l, 0);
     int spatial = mgpu_lower_ints(l, 1, image, NULL, MGPU_MAX_SPATIAL);
     MGPU_TRY(spatial);
@@ -163,7 +155,7 @@ static int pad_to_shape(struct mgpu_lower *l, struct mgpu_value **y)
 static int lower_max_unpool(struct mgpu_lower *l)
 {
     struct mgpu_dim dims[MGPU_MAX_RANK];
-    MGPU_TRY(need(l, 2));
+    MGPU_TRY(mgpu_lower_need(l, 2));
     struct mgpu_value *x = mgpu_lower_in(l, 0), *index = mgpu_lower_in(l, 1);
     if (x->rank < 3 || x->rank > 2 + MGPU_MAX_SPATIAL || index->rank != x->rank)
         return mgpu_fail(MGPU_EINVALID, "input of rank %d, indices of rank %d", x->rank,
@@ -191,7 +183,7 @@ struct deform {
 
 static int read_deform(struct mgpu_lower *l, struct deform *d)
 {
-    MGPU_TRY(need(l, 3));
+    MGPU_TRY(mgpu_lower_need(l, 3));
     d->x = mgpu_lower_in(l, 0);
     d->weight = mgpu_lower_in(l, 1);
     d->offset = mgpu_lower_in(l, 2);

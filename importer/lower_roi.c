@@ -10,14 +10,6 @@
 #include <math.h>
 #include <string.h>
 
-static int need(struct mgpu_lower *l, int count)
-{
-    for (int i = 0; i < count; i++)
-        if (!mgpu_lower_in(l, i))
-            return mgpu_fail(MGPU_EINVALID, "input %d is missing", i);
-    return 0;
-}
-
 /* ---- RoiAlign ------------------------------------------------------------------------------- */
 
 struct align {
@@ -32,7 +24,7 @@ struct align {
 static int read_align(struct mgpu_lower *l, struct align *a)
 {
     bool old = l->node->opset < 16;
-    MGPU_TRY(need(l, 3));
+    MGPU_TRY(mgpu_lower_need(l, 3));
     const char *mode = mgpu_onnx_string(l->model, l->node, "mode", "avg");
     *a = (struct align){
         .x = mgpu_lower_in(l, 0),
@@ -251,7 +243,7 @@ struct pool {
 
 static int read_roi_pool(struct mgpu_lower *l, struct pool *p)
 {
-    MGPU_TRY(need(l, 2));
+    MGPU_TRY(mgpu_lower_need(l, 2));
     *p = (struct pool){.x = mgpu_lower_in(l, 0),
                        .rois = mgpu_lower_in(l, 1),
                        .scale = mgpu_onnx_float(l->node, "spatial_scale", 1)};

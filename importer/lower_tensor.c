@@ -7,12 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-static int need(struct mgpu_lower *l, struct mgpu_value **x)
-{
-    *x = mgpu_lower_in(l, 0);
-    return *x ? 0 : mgpu_fail(MGPU_EINVALID, "input 0 is missing");
-}
-
 /* ---- What a size is ------------------------------------------------------------------------- */
 
 static int clamp_axis(int64_t axis, int rank)
@@ -24,7 +18,7 @@ static int clamp_axis(int64_t axis, int rank)
 static int lower_shape(struct mgpu_lower *l)
 {
     struct mgpu_value *x;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     int start = clamp_axis(mgpu_onnx_int(l->node, "start", 0), x->rank);
     int end = clamp_axis(mgpu_onnx_int(l->node, "end", x->rank), x->rank);
     int count = end > start ? end - start : 0;
@@ -34,7 +28,7 @@ static int lower_shape(struct mgpu_lower *l)
 static int lower_size(struct mgpu_lower *l)
 {
     struct mgpu_value *x;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     struct mgpu_dim size = mgpu_dims_product(x->rank, x->dims);
     return mgpu_lower_give(
         l, mgpu_graph_constant(l->g, NULL, MGPU_INT64, 0, NULL, &size.value, &size));
@@ -43,7 +37,7 @@ static int lower_size(struct mgpu_lower *l)
 static int lower_identity(struct mgpu_lower *l)
 {
     struct mgpu_value *x;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     return mgpu_lower_give(l, x);
 }
 
@@ -148,7 +142,7 @@ static int range_floats(struct mgpu_lower *l, enum mgpu_dtype type)
 static int lower_range(struct mgpu_lower *l)
 {
     struct mgpu_value *x;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     return mgpu_is_float(x->type) ? range_floats(l, x->type) : range_ints(l, x->type);
 }
 
@@ -156,7 +150,7 @@ static int lower_eye_like(struct mgpu_lower *l)
 {
     struct mgpu_value *x;
     enum mgpu_dtype type;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     MGPU_TRY(mgpu_lower_type(l, mgpu_onnx_int(l->node, "dtype", x->type), &type));
     if (x->rank != 2)
         return mgpu_fail(MGPU_EINVALID, "the input has rank %d, not 2", x->rank);
@@ -178,7 +172,7 @@ static int lower_trilu(struct mgpu_lower *l)
 {
     struct mgpu_value *x;
     int64_t k = 0;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     if (mgpu_lower_in(l, 1))
         MGPU_TRY(mgpu_lower_int(l, 1, &k, NULL));
     if (x->rank < 2)
@@ -260,7 +254,7 @@ static int lower_reshape(struct mgpu_lower *l)
     int64_t sizes[MGPU_MAX_RANK];
     struct mgpu_dim dims[MGPU_MAX_RANK];
     struct mgpu_value *x;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     int rank = mgpu_lower_list(l, "shape", 1, sizes, dims, MGPU_MAX_RANK);
     if (rank == MGPU_LOWER_ABSENT)
         return mgpu_fail(MGPU_EINVALID, "there is no shape");
@@ -275,7 +269,7 @@ static int lower_reshape(struct mgpu_lower *l)
 static int lower_flatten(struct mgpu_lower *l)
 {
     struct mgpu_value *x;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     int64_t axis = mgpu_onnx_int(l->node, "axis", 1);
     axis = axis < 0 ? axis + x->rank : axis;
     if (axis < 0 || axis > x->rank)
@@ -289,7 +283,7 @@ static int lower_squeeze(struct mgpu_lower *l)
     struct mgpu_dim dims[MGPU_MAX_RANK];
     unsigned ones = 0, mask;
     int rank = 0;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     for (int i = 0; i < x->rank; i++)
         ones |= x->dims[i].value == 1 && mgpu_dim_is_const(x->dims[i]) ? 1u << i : 0;
     MGPU_TRY(mgpu_lower_axes(l, 1, x->rank, ones, &mask));
@@ -308,7 +302,7 @@ static int lower_unsqueeze(struct mgpu_lower *l)
     struct mgpu_value *x;
     struct mgpu_dim dims[MGPU_MAX_RANK];
     unsigned mask = 0;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     int count = mgpu_lower_list(l, "axes", 1, axes, NULL, MGPU_MAX_RANK);
     if (count == MGPU_LOWER_ABSENT)
         return mgpu_fail(MGPU_EINVALID, "there are no axes");
@@ -333,7 +327,7 @@ static int lower_transpose(struct mgpu_lower *l)
     int perm[MGPU_MAX_RANK];
     unsigned seen = 0;
     struct mgpu_value *x;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     int count = mgpu_onnx_ints(l->node, "perm", order, MGPU_MAX_RANK);
     if (count >= 0 && count != x->rank)
         return mgpu_fail(MGPU_EINVALID, "perm has %d axes, the input %d", count, x->rank);
@@ -355,7 +349,7 @@ static int lower_expand(struct mgpu_lower *l)
     int64_t sizes[MGPU_MAX_RANK];
     struct mgpu_dim want[MGPU_MAX_RANK], dims[MGPU_MAX_RANK];
     struct mgpu_value *x;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     int count = mgpu_lower_ints(l, 1, sizes, want, MGPU_MAX_RANK);
     MGPU_TRY(count);
     MGPU_TRY(check_sizes(count, want));
@@ -401,7 +395,7 @@ static int lower_tile(struct mgpu_lower *l)
     int64_t counts[MGPU_MAX_RANK], axis;
     struct mgpu_dim times[MGPU_MAX_RANK];
     struct mgpu_value *x;
-    MGPU_TRY(need(l, &x));
+    MGPU_TRY(mgpu_lower_first(l, &x));
     int count = mgpu_lower_ints(l, 1, counts, times, MGPU_MAX_RANK);
     MGPU_TRY(count);
     MGPU_TRY(check_sizes(count, times));

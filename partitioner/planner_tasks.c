@@ -89,14 +89,6 @@ static bool has_pinned(const struct mgpu_planner *p, const struct mgpu_graph *g)
     return all;
 }
 
-static bool has_cpus(const struct mgpu_topology *t)
-{
-    for (int k = 0; k < t->kinds; k++)
-        if (t->kind[k].threads)
-            return true;
-    return false;
-}
-
 /* The nodes that a step runs (blocks of channels are for CPUs); as the model has them where one
  * that is pinned would have become a part of another. Where one device has the weights gradients go
  * there as they are. */
@@ -105,7 +97,7 @@ static int build_graph(struct mgpu_planner *p, int variant, int64_t batch, struc
     MGPU_TRY(p->model->graph(g, p->model->context, batch, p->variant[variant]));
     int rc = 0;
     (*g)->updates_early &= p->weights_on < 0;
-    if (has_cpus(p->planned->topology))
+    if (mgpu_topology_has_cpus(p->planned->topology))
         rc = mgpu_optimize(*g, &mgpu_backend_cpu);
     else
         mgpu_fuse(*g, &mgpu_backend_cpu);
@@ -120,7 +112,8 @@ static int build_graph(struct mgpu_planner *p, int variant, int64_t batch, struc
 static int graph_at(struct mgpu_planner *p, int variant, int64_t batch, struct mgpu_graph **out)
 {
     struct mgpu_graph **kept = &p->whole[variant];
-    if (*kept && !has_cpus(p->planned->topology) && mgpu_graph_set_batch(*kept, batch)) {
+    if (*kept && !mgpu_topology_has_cpus(p->planned->topology) &&
+        mgpu_graph_set_batch(*kept, batch)) {
         *out = *kept;
         return 0;
     }
@@ -177,7 +170,7 @@ int mgpu_planner_tasks(void *context, int variant, int64_t batch, int devices,
                        const struct mgpu_task_graph **out)
 {
     struct mgpu_planner *p = context;
-    int busy = has_cpus(p->planned->topology) ? devices : 0;
+    int busy = mgpu_topology_has_cpus(p->planned->topology) ? devices : 0;
     for (int i = 0; i < p->graphs; i++)
         if (p->graph[i].batch == batch && p->graph[i].variant == variant &&
             p->graph[i].busy == busy) {

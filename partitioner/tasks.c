@@ -304,14 +304,6 @@ static int64_t output_bytes(const struct mgpu_task_build *b, const struct mgpu_n
     return bytes;
 }
 
-static bool has_cpu(const struct mgpu_topology *t)
-{
-    for (int k = 0; k < t->kinds; k++)
-        if (t->kind[k].threads)
-            return true;
-    return false;
-}
-
 /* Fast kernels of a CPU may reorder every operand of a product, and keep tiles; the record speaks
  * of the plain algorithm only. */
 static int64_t scratch_bytes(const struct mgpu_task_build *b, const struct mgpu_node *node)
@@ -319,7 +311,7 @@ static int64_t scratch_bytes(const struct mgpu_task_build *b, const struct mgpu_
     enum { TILES = 16 << 10 };
     if (mgpu_is_view(node))
         return 0;
-    if (!has_cpu(b->topology))
+    if (!mgpu_topology_has_cpus(b->topology))
         return node->op->workspace(node);
     enum mgpu_class class = mgpu_class_of(node->op);
     bool product = class == MGPU_CLASS_GEMM || class == MGPU_CLASS_CONV;

@@ -45,6 +45,14 @@ bool mgpu_topology_all_cpus(const struct mgpu_topology *t)
     return true;
 }
 
+bool mgpu_topology_has_cpus(const struct mgpu_topology *t)
+{
+    for (int k = 0; k < t->kinds; k++)
+        if (t->kind[k].threads)
+            return true;
+    return false;
+}
+
 int mgpu_topology_find(const struct mgpu_topology *t, const char *name)
 {
     for (int i = 0; i < t->devices; i++)

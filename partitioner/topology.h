@@ -81,8 +81,9 @@ struct mgpu_topology {
 int mgpu_topology_parse(struct mgpu_topology **out, const char *spec);
 void mgpu_topology_free(struct mgpu_topology *topology);
 
-/* Whether no kind of its devices is a GPU. */
+/* Whether no kind of its devices is a GPU; whether any is none. */
 bool mgpu_topology_all_cpus(const struct mgpu_topology *topology);
+bool mgpu_topology_has_cpus(const struct mgpu_topology *topology);
 
 /* The fastest devices first, of equal ones those with the better links; else the order stays. A
  * search takes the first n of them, so that what it finds does not depend on the order asked for.

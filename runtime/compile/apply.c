@@ -5,6 +5,7 @@
 #include "runtime/compile/early.h"
 #include "runtime/compile/follow.h"
 #include "runtime/compile/pass.h"
+#include "runtime/graph/alike.h"
 #include "runtime/ops/accumulate.h"
 #include "runtime/ops/build.h"
 

@@ -3,14 +3,6 @@
 #include "runtime/base/memory.h"
 #include "runtime/graph/alike.h"
 
-int mgpu_batch_axis(const struct mgpu_value *v)
-{
-    for (int k = 0; k < v->rank; k++)
-        if (mgpu_dim_has(v->dims[k], MGPU_BATCH))
-            return k;
-    return -1;
-}
-
 /* Integers that came from the batch's size (N - 1, to gather the last sample by). */
 static bool holds_batch(const struct mgpu_value *v)
 {

@@ -4,9 +4,6 @@
 
 #include "runtime/graph/graph.h"
 
-/* The first axis that grows with the batch; -1: none. */
-int mgpu_batch_axis(const struct mgpu_value *v);
-
 /* Whether a constant depends on the batch in another way than by its shape: what a rank makes of it
  * at its own size is not its part of the whole. */
 bool mgpu_mixes_samples(const struct mgpu_graph *g, const struct mgpu_value *constant);

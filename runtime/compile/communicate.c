@@ -2,8 +2,8 @@
  */
 #include "runtime/compile/pass.h"
 #include "runtime/base/status.h"
-#include "runtime/compile/batch_facts.h"
 #include "runtime/compile/early.h"
+#include "runtime/graph/alike.h"
 #include "runtime/graph/step_scalar.h"
 #include "runtime/ops/build.h"
 #include "runtime/ops/comm.h"

@@ -1,7 +1,7 @@
 #include "runtime/compile/follow.h"
 
-#include "runtime/compile/batch_facts.h"
 #include "runtime/compile/plan.h"
+#include "runtime/graph/alike.h"
 
 #include <stdlib.h>
 

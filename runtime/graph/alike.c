@@ -84,7 +84,7 @@ void mgpu_batch_sure(struct mgpu_graph *g)
 
 /* ---- Constants ------------------------------------------------------------------------------- */
 
-static int batch_axis(const struct mgpu_value *v)
+int mgpu_batch_axis(const struct mgpu_value *v)
 {
     for (int k = 0; k < v->rank; k++)
         if (mgpu_dim_has(v->dims[k], MGPU_BATCH))
@@ -146,7 +146,7 @@ static bool same_shape(const struct mgpu_value *a, const struct mgpu_value *b)
 static bool same_constant(const struct mgpu_graph *g, const struct mgpu_value *a,
                           const struct mgpu_graph *h, const struct mgpu_value *b)
 {
-    int axis = batch_axis(a);
+    int axis = mgpu_batch_axis(a);
     struct rows r = rows_of(a, axis, g->batch), q = rows_of(b, axis, h->batch);
     if (!same_shape(a, b) || r.sample != q.sample || !mgpu_same_for_samples(a, axis, g->batch) ||
         !mgpu_same_for_samples(b, axis, h->batch))

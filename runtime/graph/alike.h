@@ -22,6 +22,9 @@ bool mgpu_graphs_alike(const struct mgpu_graph *a, const struct mgpu_graph *b);
 /* Takes the marks off. */
 void mgpu_batch_sure(struct mgpu_graph *g);
 
+/* The first axis that grows with the batch; -1: none. */
+int mgpu_batch_axis(const struct mgpu_value *v);
+
 /* Whether an axis of a constant holds the same for each of `batch` samples. */
 bool mgpu_same_for_samples(const struct mgpu_value *constant, int axis, int64_t batch);
 

@@ -11,36 +11,6 @@
 
 /* ---- Making ---------------------------------------------------------------------------------- */
 
-int mgpu_settle_optimizer(struct mgpu_trainer *t)
-{
-    const struct mgpu_options *o = &t->options;
-    int n = 0, groups = mgpu_text_count(o->group);
-    const char **names = MGPU_NEW_ARRAY(t->arena, const char *, t->weights->count);
-    for (int i = 0; i < t->weights->count; i++)
-        if (t->weights->weight[i].role != MGPU_ROLE_CONSTANT)
-            names[n++] = t->weights->weight[i].name;
-    MGPU_TRY(mgpu_optimizer_parse(&t->optimizer, o->optimizer, o->clip_norm, o->clip_value));
-    t->optimizer.scaled = t->scaling.on;
-    for (int i = 0; i < groups; i++)
-        MGPU_TRY(mgpu_optimizer_group(&t->optimizer, o->group[i], names, n, t->arena));
-    return 0;
-}
-
-int64_t mgpu_steps_per_epoch(const struct mgpu_trainer *t)
-{
-    int64_t all = mgpu_batches_count(&t->train.batches);
-    int64_t asked = t->options.steps_per_epoch;
-    return asked > 0 && asked < all ? asked : all;
-}
-
-int mgpu_settle_total(struct mgpu_trainer *t)
-{
-    const struct mgpu_options *o = &t->options;
-    int64_t each = mgpu_steps_per_epoch(t), left = (o->epochs - t->epoch) * each;
-    t->total_steps = o->steps > 0 ? o->steps : t->step - t->batch_in_epoch + left;
-    return mgpu_schedule_parse(&t->schedule, o->lr_schedule, o->warmup, t->total_steps);
-}
-
 static int settle_length(struct mgpu_trainer *t)
 {
     const struct mgpu_options *o = &t->options;

@@ -80,9 +80,7 @@ static void emit(struct mgpu_writer *w)
     int width = width_of(w->node);
     for (int i = 0; i < MGPU_MAX_INPUTS; i++)
         input[i] = text[i];
-    mgpu_write_kernel_each(w, count / width);
-    if (width > 1)
-        mgpu_write(w, "    i *= %d;\n", width);
+    mgpu_write_kernel_wide(w, count, width);
     write_loads(w, width, text);
     if (width > 1)
         mgpu_write(w, "    vec_%s_%d r;\n    UNROLL\n    for (int k = 0; k < %d; k++) {\n", type,

@@ -263,6 +263,35 @@ static void check_places(void)
     mgpu_graph_free(g);
 }
 
+/* ---- Alignment ------------------------------------------------------------------------------- */
+
+/* Vectors of 16 bytes on every 16 bytes, else it is said. */
+static void check_alignment(void)
+{
+    enum { COUNT = 64 };
+    struct mgpu_graph *g = mgpu_graph_new();
+    struct mgpu_dim dims[] = {mgpu_dim_const(COUNT)};
+    struct mgpu_value *x = mgpu_graph_input(g, "x", MGPU_FLOAT, 1, dims), *y = mgpu_add(g, x, x);
+    _Alignas(16) float data[2][COUNT + 4] = {{0}};
+    struct mgpu_emitted emitted;
+    struct emulated *e;
+    char *calls;
+    size_t size;
+    FILE *out = open_memstream(&calls, &size);
+    mgpu_emit(&emitted, y->producer, "k", false);
+    emulate_write_calls(out, &emitted, "k");
+    fclose(out);
+    CHECK_OK(emulate_open(&e, emitted.text, calls));
+    for (int at = 0; at <= 4; at++) {
+        int rc = emulate_run(e, &emitted, "k", (void *[]){data[0] + at, data[0] + at, data[1]}, 0);
+        CHECK_((rc == 0) == (at % 4 == 0), "%d elements from alignment: %d", at, rc);
+    }
+    emulate_close(e);
+    mgpu_emitted_free(&emitted);
+    free(calls);
+    mgpu_graph_free(g);
+}
+
 /* ---- Operators ------------------------------------------------------------------------------- */
 
 /* What cuDNN runs alone, what only CPUs run (early.h), and what needs several ranks. */
@@ -300,6 +329,7 @@ int main(void)
     if (!emit_check_wanted()) { /* else the rows alone */
         check_damages();
         check_reorder();
+        check_alignment();
     }
     return test_end();
 }

@@ -61,6 +61,8 @@
 
 #define MGPU_CUDA_NVRTC(F)                                                                         \
     F(nvrtcVersion)                                                                                \
+    F(nvrtcGetNumSupportedArchs)                                                                   \
+    F(nvrtcGetSupportedArchs)                                                                      \
     F(nvrtcGetErrorString)                                                                         \
     F(nvrtcCreateProgram)                                                                          \
     F(nvrtcCompileProgram)                                                                         \
@@ -68,6 +70,8 @@
     F(nvrtcGetProgramLog)                                                                          \
     F(nvrtcGetCUBINSize)                                                                           \
     F(nvrtcGetCUBIN)                                                                               \
+    F(nvrtcGetPTXSize)                                                                             \
+    F(nvrtcGetPTX)                                                                                 \
     F(nvrtcDestroyProgram)
 
 #define MGPU_CUDA_LT(F)                                                                            \

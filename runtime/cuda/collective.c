@@ -178,7 +178,10 @@ static int copy(const struct meeting *m, int i, void *to, const void *from, int6
 static int gather_parts(const struct meeting *m, int i)
 {
     const struct mgpu_collective *op = &instruction(m, i)->collective;
-    int64_t size = (int64_t)mgpu_dtype_size(op->type), total = op->out.count / op->outer, at = 0;
+    int64_t size = (int64_t)mgpu_dtype_size(op->type), at = 0;
+    if (op->out.count == 0)
+        return 0;
+    int64_t total = op->out.count / op->outer;
     GPU_TRY(&m->all->gpu, cuMemsetD8Async,
             ((CUdeviceptr)op->out.data, 0, (size_t)(op->out.count * size), stream(m, 0)));
     for (int k = 0; k < m->members; k++) {
@@ -192,7 +195,9 @@ static int gather_parts(const struct meeting *m, int i)
                               .dstPitch = (size_t)(total * size),
                               .WidthInBytes = (size_t)(own * size),
                               .Height = (size_t)op->outer};
-        if (own)
+        if (op->outer == 1) /* rows lie less than 2^31 bytes apart, a single one has any size */
+            MGPU_TRY(copy(m, 0, (void *)rows.dstDevice, (void *)rows.srcDevice, own * size));
+        else if (own)
             GPU_TRY(&m->all->gpu, cuMemcpy2DAsync, (&rows, stream(m, 0)));
         at += own;
     }

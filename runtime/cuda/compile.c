@@ -40,35 +40,55 @@ static char *log_of(const struct mgpu_cuda_nvrtc *nvrtc, nvrtcProgram program)
     return log;
 }
 
-static int take_cubin(const struct mgpu_cuda_nvrtc *nvrtc, nvrtcProgram program,
-                      struct mgpu_cubin *out)
+static int take_code(const struct mgpu_cuda_nvrtc *nvrtc, nvrtcProgram program, bool machine_code,
+                     struct mgpu_cubin *out)
 {
-    nvrtcResult result = nvrtc->nvrtcGetCUBINSize(program, &out->size);
+    nvrtcResult result = machine_code ? nvrtc->nvrtcGetCUBINSize(program, &out->size)
+                                      : nvrtc->nvrtcGetPTXSize(program, &out->size);
     if (result == NVRTC_SUCCESS) {
         out->data = mgpu_xcalloc(out->size, 1);
-        result = nvrtc->nvrtcGetCUBIN(program, out->data);
+        result = machine_code ? nvrtc->nvrtcGetCUBIN(program, out->data)
+                              : nvrtc->nvrtcGetPTX(program, out->data);
     }
     return result == NVRTC_SUCCESS
                ? 0
                : mgpu_fail(MGPU_EINTERNAL, "NVRTC: %s", nvrtc->nvrtcGetErrorString(result));
 }
 
+/* The newest that the compiler knows up to `sm`; where it knows none, `sm`. */
+static int newest_known(const struct mgpu_cuda_nvrtc *nvrtc, int sm)
+{
+    int count = 0, newest = 0;
+    if (nvrtc->nvrtcGetNumSupportedArchs(&count) != NVRTC_SUCCESS || count <= 0)
+        return sm;
+    int *known = mgpu_xcalloc((size_t)count, sizeof *known);
+    if (nvrtc->nvrtcGetSupportedArchs(known) != NVRTC_SUCCESS)
+        count = 0;
+    for (int i = 0; i < count; i++)
+        newest = known[i] <= sm && known[i] > newest ? known[i] : newest;
+    free(known);
+    return newest ? newest : sm;
+}
+
+/* For a GPU that is newer than the compiler its driver makes machine code, of PTX. */
 static int compile(const struct mgpu_cuda_nvrtc *nvrtc, struct mgpu_cubin *out, const char *source,
                    int sm)
 {
     nvrtcProgram program;
     char target[32];
     const char *options[FLAGS + 1];
+    int known = newest_known(nvrtc, sm);
     memcpy(options, flags, sizeof flags);
     options[FLAGS] = target;
-    snprintf(target, sizeof target, "--gpu-architecture=sm_%d", sm);
+    snprintf(target, sizeof target, "--gpu-architecture=%s_%d", known == sm ? "sm" : "compute",
+             known);
     nvrtcResult result = nvrtc->nvrtcCreateProgram(&program, source, "kernels.cu", 0, NULL, NULL);
     if (result == NVRTC_SUCCESS)
         result = nvrtc->nvrtcCompileProgram(program, FLAGS + 1, options);
     else
         return mgpu_fail(MGPU_EINTERNAL, "NVRTC: %s", nvrtc->nvrtcGetErrorString(result));
     out->log = log_of(nvrtc, program);
-    int rc = result == NVRTC_SUCCESS ? take_cubin(nvrtc, program, out)
+    int rc = result == NVRTC_SUCCESS ? take_code(nvrtc, program, known == sm, out)
                                      : mgpu_fail(MGPU_EINTERNAL, "NVRTC: %s\n%.2000s",
                                                  nvrtc->nvrtcGetErrorString(result), out->log);
     nvrtc->nvrtcDestroyProgram(&program);

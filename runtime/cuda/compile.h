@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-/* Code for one kind of GPU. */
+/* Code for one kind of GPU: PTX where the compiler does not know it yet. */
 struct mgpu_cubin {
     void *data;
     size_t size;

@@ -303,7 +303,7 @@ static int capture(struct mgpu_gpu_ranks *all, CUgraphExec *exec)
 /* Waits for all that was given: memory may go then. */
 static void settle(struct mgpu_gpu_ranks *all)
 {
-    for (int r = 0; r < all->count; r++)
+    for (int r = 0; r < all->count && all->rank[r].communicate; r++) /* which were opened */
         for (int g = -1; g <= all->places; g++) {
             CUstream s = g < 0 ? all->rank[r].compute : all->rank[r].communicate[g];
             if (s)

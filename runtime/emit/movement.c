@@ -43,10 +43,10 @@ static void write_copy(struct mgpu_writer *w, const struct mgpu_view *v)
     const struct mgpu_value *y = w->node->output[0];
     int width = width_of(y, v);
     const char *type = type_of(y);
-    mgpu_write_kernel_each(w, mgpu_value_count(y) / width);
+    mgpu_write_kernel_wide(w, mgpu_value_count(y), width);
     if (width > 1)
-        mgpu_write(w, "    i *= %d;\n    *(vec_%s_%d *)(y0 + i) = *(const vec_%s_%d *)(x0 + ",
-                   width, type, width, type, width);
+        mgpu_write(w, "    VECTOR_AT(vec_%s_%d, y0 + i) = VECTOR_AT(const vec_%s_%d, x0 + ", type,
+                   width, type, width);
     else
         mgpu_write(w, "    y0[i] = *(x0 + ");
     mgpu_write_offset(w, v, "i");

@@ -59,8 +59,8 @@ static void write_loads(struct mgpu_writer *w, int width, char input[][40])
         if (!reads(expr_of(w->node), i))
             continue;
         if (vector)
-            mgpu_write(w, "    const vec_%s_%d a%d = *(const vec_%s_%d *)(x%d + ", name, width, i,
-                       name, width, i);
+            mgpu_write(w, "    const vec_%s_%d a%d = VECTOR_AT(const vec_%s_%d, x%d + ", name,
+                       width, i, name, width, i);
         else
             mgpu_write(w, "    const %s a%d = LOAD_%s(x%d, ", mgpu_compute_type(type), i, name, i);
         mgpu_write_offset(w, &v, "i");
@@ -80,9 +80,7 @@ static void emit(struct mgpu_writer *w)
     int width = width_of(w->node);
     for (int i = 0; i < MGPU_MAX_INPUTS; i++)
         input[i] = text[i];
-    mgpu_write_kernel_each(w, count / width);
-    if (width > 1)
-        mgpu_write(w, "    i *= %d;\n", width);
+    mgpu_write_kernel_wide(w, count, width);
     write_loads(w, width, text);
     if (width > 1)
         mgpu_write(w, "    vec_%s_%d r;\n    UNROLL\n    for (int k = 0; k < %d; k++) {\n", type,
@@ -91,8 +89,9 @@ static void emit(struct mgpu_writer *w)
         mgpu_write(w, "    {\n");
     int result = mgpu_write_expr(w, expr_of(w->node), input);
     if (width > 1)
-        mgpu_write(w, "        STORE_%s(r.v, k, v%d);\n    }\n    *(vec_%s_%d *)(y0 + i) = r;\n}\n",
-                   type, result, type, width);
+        mgpu_write(
+            w, "        STORE_%s(r.v, k, v%d);\n    }\n    VECTOR_AT(vec_%s_%d, y0 + i) = r;\n}\n",
+            type, result, type, width);
     else
         mgpu_write(w, "        STORE_%s(y0, i, v%d);\n    }\n}\n", type, result);
 }

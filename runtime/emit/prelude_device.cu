@@ -3,6 +3,7 @@
 #define DEVICE static __device__ __forceinline__
 #define ALIGNED(n) alignas(n)
 #define UNROLL _Pragma("unroll")
+#define VECTOR_AT(type, p) (*(type *)(p))
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fffffff)
 #define as_float(bits) __uint_as_float(bits)

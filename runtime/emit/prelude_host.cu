@@ -7,6 +7,11 @@
 #define DEVICE static inline __attribute__((unused))
 #define ALIGNED(n) _Alignas(n)
 #define UNROLL
+/* A GPU refuses what is not aligned; the caller looks at `misaligned`. */
+int misaligned;
+DEVICE void *aligned(const void *p, size_t bytes)
+{ misaligned |= (size_t)p % bytes != 0; return (void *)p; }
+#define VECTOR_AT(type, p) (*(type *)aligned(p, sizeof(type)))
 #define __shared__ static __attribute__((section("block_shared")))
 struct dim { unsigned x; } threadIdx, blockIdx, blockDim;
 void (*wait_for_block)(void);

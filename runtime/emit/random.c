@@ -33,10 +33,10 @@ static void emit(struct mgpu_writer *w)
     struct mask m = mask_of(w->node);
     enum mgpu_dtype type = w->node->output[0]->type;
     int words = m.inner % 4 == 0 ? 4 : 1; /* of a thread: it never leaves a sample's run */
-    mgpu_write_kernel_each(w, mgpu_value_count(w->node->output[0]) / words);
+    mgpu_write_kernel_wide(w, mgpu_value_count(w->node->output[0]), words);
     const char *place = mgpu_place_type(mgpu_value_count(w->node->output[0]));
-    mgpu_write(w, "    const %s at = i * %d, sample = at / %lld %% %lld;\n", place, words,
-               (long long)m.inner, (long long)m.samples);
+    mgpu_write(w, "    const %s at = i, sample = at / %lld %% %lld;\n", place, (long long)m.inner,
+               (long long)m.samples);
     mgpu_write(w, "    const %s e = at / %lld * %lld + at %% %lld;\n", place,
                (long long)(m.inner * m.samples), (long long)m.inner, (long long)m.inner);
     mgpu_write(w,

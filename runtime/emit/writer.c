@@ -48,12 +48,20 @@ void mgpu_write_kernel(struct mgpu_writer *w, int64_t blocks, int threads, bool 
 
 void mgpu_write_kernel_each(struct mgpu_writer *w, int64_t count)
 {
+    mgpu_write_kernel_wide(w, count, 1);
+}
+
+void mgpu_write_kernel_wide(struct mgpu_writer *w, int64_t count, int width)
+{
     enum { THREADS = 256 };
-    const char *type = mgpu_place_type(count + THREADS);
-    mgpu_write_kernel(w, (count + THREADS - 1) / THREADS, THREADS, false);
+    const char *type = mgpu_place_type(count + THREADS * width);
+    int64_t threads = count / width;
+    mgpu_write_kernel(w, (threads + THREADS - 1) / THREADS, THREADS, false);
     mgpu_write(w, "    %s i = (%s)blockIdx.x * %d + threadIdx.x;\n    if (i >= %lld)\n", type, type,
-               THREADS, (long long)count);
+               THREADS, (long long)threads);
     mgpu_write(w, "        return;\n");
+    if (width > 1)
+        mgpu_write(w, "    i *= %d;\n", width);
 }
 
 const char *mgpu_place_type(int64_t count)

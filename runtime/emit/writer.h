@@ -54,6 +54,10 @@ void mgpu_write_kernel(struct mgpu_writer *w, int64_t blocks, int threads, bool 
  * a place leave. */
 void mgpu_write_kernel_each(struct mgpu_writer *w, int64_t count);
 
+/* The same with a thread for `width` neighbours, which divides `count`: `i` is the first of them.
+ */
+void mgpu_write_kernel_wide(struct mgpu_writer *w, int64_t count, int width);
+
 /* The type of places below `count`: "u32" or "i64". */
 const char *mgpu_place_type(int64_t count);
 

@@ -1,7 +1,7 @@
 /* What is measured on a GPU besides networks. tests/device/run calls it.
  *
  *     bench_gpu libraries           names of NVIDIA's libraries that this build opens
- *     bench_gpu check               whether cuda:0 can be used; ends with 77 and says why where not
+ *     bench_gpu check               the name of cuda:0; ends with 77 and what is missing for it
  *     bench_gpu properties          cuDNN's properties of it, as JSON: a file of tests/cuda/gpus
  *     bench_gpu launches            microseconds of a small kernel, submitted alone and in a graph
  *     bench_gpu overlap MODEL       a trace (opens in Perfetto) of copies and graphs of some steps
@@ -43,6 +43,14 @@ static void print_libraries(void)
 {
     printf("libcuda.so.1\nlibnvrtc.so.%d\nlibcublasLt.so.%d\nlibcudnn.so.%d\n", CUDA_VERSION / 1000,
            CUBLAS_VER_MAJOR, CUDNN_MAJOR);
+}
+
+static void check(void)
+{
+    struct mgpu_gpu_facts gpu;
+    must(mgpu_cuda_check(0));
+    must(mgpu_cuda_facts(&gpu, 0));
+    puts(gpu.name);
 }
 
 static void print_properties(void)
@@ -283,7 +291,7 @@ int main(int argc, char **argv)
     if (!strcmp(what, "libraries"))
         print_libraries();
     else if (!strcmp(what, "check"))
-        must(mgpu_cuda_check(0));
+        check();
     else if (!strcmp(what, "properties"))
         print_properties();
     else if (!strcmp(what, "launches"))

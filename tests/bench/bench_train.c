@@ -233,6 +233,7 @@ static void train(const struct bench_model *m, const struct settings *s, const c
     printf(" load=%.2f ours=%.1f resident=%.1f", ready, (double)facts.peak_memory_bytes / (1 << 20),
            (double)usage.ru_maxrss / 1024 - before);
     print_work(t);
+    fflush(stdout); /* what follows may end the program */
     profile(t, s);
     putchar('\n');
     mgpu_trainer_free(t);

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct double_gpu double_gpu = {.lock = PTHREAD_MUTEX_INITIALIZER, .version = CUDA_VERSION};
+struct double_gpu double_gpu = {
+    .lock = PTHREAD_MUTEX_INITIALIZER, .version = CUDA_VERSION, .streams_left = -1};
 
 void double_complain(const char *format, ...)
 {
@@ -141,6 +142,11 @@ void double_drop_wait(int wait)
 void double_driver_version(int version)
 {
     double_gpu.version = version;
+}
+
+void double_most_streams(int count)
+{
+    double_gpu.streams_left = count;
 }
 
 void double_no_capture(bool fails)

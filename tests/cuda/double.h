@@ -52,6 +52,9 @@ void double_driver_version(int version);
 /* From now on captures fail. */
 void double_no_capture(bool fails);
 
+/* From now on no more than `count` streams are made; -1: any number. */
+void double_most_streams(int count);
+
 /* From now on NVRTC compiles all kernels too, for each of these compute capabilities (90: 9.0), and
  * complains where it cannot, or where a kernel spills registers. What it made so far: */
 struct double_kernels {

@@ -15,6 +15,18 @@ static nvrtcResult nvrtc_version(int *major, int *minor)
     return NVRTC_SUCCESS;
 }
 
+static nvrtcResult nvrtc_archs_count(int *count)
+{
+    *count = 0; /* it takes any */
+    return NVRTC_SUCCESS;
+}
+
+static nvrtcResult nvrtc_archs(int *known)
+{
+    (void)known;
+    return NVRTC_SUCCESS;
+}
+
 static const char *nvrtc_error(nvrtcResult result)
 {
     (void)result;
@@ -124,6 +136,8 @@ static nvrtcResult nvrtc_destroy(nvrtcProgram *program)
 
 const struct mgpu_cuda_nvrtc double_nvrtc = {
     .nvrtcVersion = nvrtc_version,
+    .nvrtcGetNumSupportedArchs = nvrtc_archs_count,
+    .nvrtcGetSupportedArchs = nvrtc_archs,
     .nvrtcGetErrorString = nvrtc_error,
     .nvrtcCreateProgram = nvrtc_create,
     .nvrtcCompileProgram = nvrtc_compile,
@@ -131,5 +145,7 @@ const struct mgpu_cuda_nvrtc double_nvrtc = {
     .nvrtcGetProgramLog = nvrtc_log,
     .nvrtcGetCUBINSize = nvrtc_size,
     .nvrtcGetCUBIN = nvrtc_code,
+    .nvrtcGetPTXSize = nvrtc_size,
+    .nvrtcGetPTX = nvrtc_code,
     .nvrtcDestroyProgram = nvrtc_destroy,
 };

@@ -99,32 +99,56 @@ static CUresult release_context(CUdevice device)
     return CUDA_SUCCESS;
 }
 
+static _Thread_local bool in_context; /* of the calling thread */
+
 static CUresult set_current(CUcontext context)
 {
-    (void)context;
+    in_context = context != NULL;
     return CUDA_SUCCESS;
+}
+
+/* Nearly every call wants one. */
+static CUresult with_context(const char *call)
+{
+    if (in_context)
+        return CUDA_SUCCESS;
+    double_complain("%s in a thread without a context", call);
+    return CUDA_ERROR_INVALID_CONTEXT;
 }
 
 static CUresult memory_info(size_t *available, size_t *total)
 {
+    if (with_context("cuMemGetInfo"))
+        return CUDA_ERROR_INVALID_CONTEXT;
     *available = (size_t)(double_gpu.bytes - double_gpu.used);
     *total = (size_t)double_gpu.bytes;
     return CUDA_SUCCESS;
 }
 
+static CUresult allocate(void **out, size_t bytes, bool host, const char *call)
+{
+    CUresult r = with_context(call);
+    r = r ? r : outside_capture(call);
+    if (r == CUDA_SUCCESS && bytes == 0) {
+        double_complain("%s of no bytes", call);
+        r = CUDA_ERROR_INVALID_VALUE;
+    }
+    return r ? r : double_allocate(out, bytes, host);
+}
+
 static CUresult mem_alloc(CUdeviceptr *out, size_t bytes)
 {
-    LOCKED(outside_capture("cuMemAlloc") ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-                                         : double_allocate((void **)out, bytes, false));
+    LOCKED(allocate((void **)out, bytes, false, "cuMemAlloc"));
 }
 
 /* Freeing waits for the GPU. */
 static CUresult wait_and_free(void *at)
 {
     struct set all;
+    CUresult r = outside_capture("freeing memory");
     memset(&all, 0xff, sizeof all);
     double_run_set(&all);
-    return double_release(at);
+    return r ? r : double_release(at);
 }
 
 static CUresult mem_free(CUdeviceptr at)
@@ -134,12 +158,12 @@ static CUresult mem_free(CUdeviceptr at)
 
 static CUresult host_alloc(void **out, size_t bytes)
 {
-    LOCKED(double_allocate(out, bytes, true));
+    LOCKED(allocate(out, bytes, true, "cuMemAllocHost"));
 }
 
 static CUresult host_free(void *at)
 {
-    LOCKED(double_release(at));
+    LOCKED(wait_and_free(at));
 }
 
 /* ---- Copies -------------------------------------------------------------------------------------
@@ -164,7 +188,13 @@ static CUresult submit_copy(CUstream s, const CUDA_MEMCPY2D *c, int pageable)
     struct accesses a = {
         .count = 2,
         .at = {{(CUdeviceptr)c->srcHost, from, false}, {(CUdeviceptr)c->dstHost, to, true}}};
+    if (c->WidthInBytes == 0) {
+        double_complain("a copy of no bytes");
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (pageable >= 0 && !double_is_there(&a.at[pageable])) {
+        if (s->capture)
+            double_complain("a captured copy of memory that is not pinned");
         a.at[pageable] = a.at[1 - pageable];
         a.count = 1;
     }
@@ -204,6 +234,11 @@ static CUresult copy_rows(const CUDA_MEMCPY2D *rows, CUstream s)
     CUDA_MEMCPY2D c = *rows;
     c.srcHost = (const void *)rows->srcDevice;
     c.dstHost = (void *)rows->dstDevice;
+    if (c.srcPitch > INT32_MAX || c.dstPitch > INT32_MAX || c.WidthInBytes > c.srcPitch ||
+        c.WidthInBytes > c.dstPitch) {
+        double_complain("a copy of rows that overlap, or lie 2^31 bytes apart");
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     LOCKED(submit_copy(s, &c, -1));
 }
 
@@ -211,6 +246,10 @@ static CUresult fill_async(CUdeviceptr at, unsigned char byte, size_t bytes, CUs
 {
     struct work w = {.kind = FILL, .copy = line((void *)at, NULL, bytes), .byte = byte};
     struct accesses a = {.count = 1, .at = {{at, (int64_t)bytes, true}}};
+    if (bytes == 0) {
+        double_complain("a fill of no bytes");
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     LOCKED(double_submit(s, &w, &a));
 }
 
@@ -219,7 +258,14 @@ static CUresult fill_async(CUdeviceptr at, unsigned char byte, size_t bytes, CUs
 
 static CUresult stream_create(CUstream *out, unsigned flags, int priority)
 {
-    (void)flags, (void)priority;
+    (void)priority;
+    if (with_context("cuStreamCreate"))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (flags != CU_STREAM_NON_BLOCKING)
+        double_complain("a stream that waits for the legacy one");
+    if (double_gpu.streams_left == 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    double_gpu.streams_left -= double_gpu.streams_left > 0;
     struct CUstream_st *s = mgpu_xcalloc(1, sizeof *s);
     pthread_mutex_lock(&double_gpu.lock);
     double_gpu.calls.allocations++;
@@ -263,11 +309,13 @@ static CUresult stream_synchronize(CUstream s)
 
 static CUresult event_create(CUevent *out, unsigned flags)
 {
-    (void)flags;
+    if (with_context("cuEventCreate"))
+        return CUDA_ERROR_INVALID_CONTEXT;
     pthread_mutex_lock(&double_gpu.lock);
     double_gpu.calls.allocations++;
     double_gpu.alive++;
     *out = mgpu_xcalloc(1, sizeof **out);
+    (*out)->untimed = flags & CU_EVENT_DISABLE_TIMING;
     (*out)->next = double_gpu.events;
     double_gpu.events = *out;
     pthread_mutex_unlock(&double_gpu.lock);
@@ -318,6 +366,8 @@ static CUresult synchronize_event(CUevent e)
 {
     if (any_capture())
         double_complain("cuEventSynchronize while a stream is captured");
+    if (e->dag && e->dag != &double_gpu.now)
+        double_complain("cuEventSynchronize for an event of a capture");
     if (double_gpu.calls.waits++ == double_gpu.drop || e->dag != &double_gpu.now)
         return CUDA_SUCCESS;
     struct set wanted = e->clock;
@@ -341,6 +391,10 @@ static bool is_over(CUevent e)
 static CUresult elapsed_time(float *ms, CUevent from, CUevent to)
 {
     bool in_graph = from->timed && to->timed, over = in_graph || (is_over(from) && is_over(to));
+    if (from->untimed || to->untimed) {
+        double_complain("the time of an event that was made without one");
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     if (!over)
         double_complain("the time of an event that is not over");
     *ms = in_graph ? 1 : over ? double_gpu.elapsed : 0;
@@ -521,6 +575,8 @@ static CUresult module_load(CUmodule *out, const void *image)
     char *calls;
     size_t size;
     struct module *m = double_gpu.modules;
+    if (with_context("cuModuleLoadData") || outside_capture("cuModuleLoadData"))
+        return CUDA_ERROR_INVALID_CONTEXT;
     double_gpu.calls.allocations++;
     double_gpu.alive++;
     while (m && strcmp(m->text, image))
@@ -583,6 +639,8 @@ static CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, 
     const struct function *f = (const struct function *)function;
     struct work w = {.kind = KERNEL, .function = f};
     (void)extra;
+    if (with_context("cuLaunchKernel"))
+        return CUDA_ERROR_INVALID_CONTEXT;
     if (!f || y != 1 || z != 1 || ty != 1 || tz != 1 || shared || x == 0 || x > INT32_MAX ||
         threads == 0 || threads > 1024)
         return CUDA_ERROR_INVALID_VALUE;

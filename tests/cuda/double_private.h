@@ -62,7 +62,8 @@ struct CUstream_st {
 struct CUevent_st {
     struct dag *dag; /* that it was recorded in; NULL: not yet */
     struct set clock;
-    bool timed; /* recorded with a time */
+    bool timed;   /* recorded with a time */
+    bool untimed; /* made without one */
     struct CUevent_st *next;
 };
 
@@ -103,7 +104,8 @@ struct double_gpu {
     int complaints, drop;
     float elapsed; /* what lies between any two events, in milliseconds */
     bool no_capture;
-    const int *sm; /* to compile for */
+    int streams_left; /* that can be made; -1: any number */
+    const int *sm;    /* to compile for */
     int sms;
     struct double_kernels kernels;
     char complaint[512];

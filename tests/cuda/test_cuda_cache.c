@@ -63,6 +63,20 @@ static void test_compile(void)
     mgpu_cubin_free(&second);
 }
 
+/* A GPU that the compiler has never heard of gets what its driver compiles. */
+static void test_newer_gpu(void)
+{
+    struct mgpu_cubin cubin;
+    CHECK_OK(mgpu_cuda_compile(&cubin, kernel, 90));
+    CHECK(cubin.size > 4 && !memcmp(cubin.data, "\177ELF", 4));
+    mgpu_cubin_free(&cubin);
+    CHECK_OK(mgpu_cuda_compile(&cubin, kernel, 999));
+    const char *text = cubin.data;
+    CHECK(text && strlen(text) + 1 == cubin.size && strstr(text, ".target sm_"));
+    CHECK(text && strstr(text, ".entry k_0("));
+    mgpu_cubin_free(&cubin);
+}
+
 static void empty_folder(void)
 {
     char path[512];
@@ -120,6 +134,7 @@ int main(void)
         return test_failures ? EXIT_FAILURE : 77;
     }
     test_compile();
+    test_newer_gpu();
     test_several();
     rmdir(folder);
     return test_end();

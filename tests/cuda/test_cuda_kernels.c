@@ -56,6 +56,7 @@ int main(void)
     struct double_kernels kernels = double_compiled();
     printf("%d kernels, at most %d registers, %d bytes of shared memory, %d spilled\n",
            kernels.count, kernels.registers, kernels.shared, kernels.spilled);
+    CHECK(kernels.registers <= 65536 / 512); /* what a block of the most threads may take */
     CHECK(kernels.count > (mgpu_case_quick() ? 1000 : 4000));
     return test_end();
 }

@@ -29,16 +29,20 @@ if ! "$build/bench_gpu" check 2>/dev/null; then
     [ $status = 77 ] && grep -q '^run: .*no NVIDIA driver' "$scratch/log" || fail "no GPU: status $status"
 fi
 
-export MGPU_CHECK=double NETWORKS=fmnist PRECISIONS="f32 f7" SECONDS_EACH=0 ONLY=torch-mlp-ts OVERLAP=mlp
-PARTS="properties launches cases overlap" status_of
-[ $status = 1 ] || fail "status $status, though one part fails"
+export MGPU_CHECK=double NETWORKS="fmnist bert" SECONDS_EACH=0 ONLY=torch-mlp-ts OVERLAP=mlp
+PARTS="properties launches cases:f32:1 cases:bf16:2 networks:bf16:first overlap sanitizer" status_of
+[ $status = 1 ] || fail "status $status, though some parts fail"
 cd "$scratch/out"
-grep -q '^properties: not all is well' summary.txt || fail "properties"
-[ "$(grep -c ': done,' summary.txt)" = 4 ] || fail "the others are not done"
-grep -q 'what=graph kernels=1000 us_a_kernel=' launches.txt || fail "launches"
+grep -q '^properties: not all is well' summary.txt && grep -q '^    .*no cuDNN' summary.txt || fail "properties"
+grep -q '^networks:bf16:first: not all is well' summary.txt || fail "a network that is too large"
+grep -q '^    ENDED bert in bf16: status 1: .* MiB' summary.txt || fail "what it said"
+[ "$(grep -c ': done,' summary.txt)" = 5 ] || fail "the others are not done"
+grep -q 'what=graph kernels=1000 us_a_kernel=' machine.txt || fail "launches"
 [ "$(grep -c '^PASS torch-mlp-ts cuda:0' cases.txt)" = 2 ] || fail "cases"
-grep -q '^SKIPPED f7' cases.txt || fail "a precision that does not exist"
+grep -q '^model=fmnist who=first .* precision=bf16 .* tflops=' networks.txt || fail "a network"
 grep -q '"inputs go up"' overlap.json && grep -q '"step"' overlap.json || fail "overlap"
+[ "$(find . -type f | wc -l)" -le 8 ] || fail "too many files"
 cd - >/dev/null
-SECONDS_OF_PART=1 PARTS=networks status_of
-[ $status = 1 ] && grep -q '^networks: not done in time' "$scratch/out/summary.txt" || fail "limits of time"
+SECONDS_OF_PART=1 PARTS="networks:f32:first launches" status_of
+[ $status = 1 ] && grep -q '^networks:f32:first: not done in time' "$scratch/out/summary.txt" ||
+    fail "limits of time"

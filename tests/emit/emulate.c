@@ -15,6 +15,7 @@ enum { MOST_THREADS = 1024, STACK = 1 << 16 };
 struct emulated {
     void *library;
     unsigned *thread, *block, *block_size;
+    int *misaligned;
     void (*spoil)(void);
     uint64_t seed;
 };
@@ -74,6 +75,7 @@ static int open_library(struct emulated *e, const char *folder)
     e->thread = dlsym(e->library, "threadIdx");
     e->block = dlsym(e->library, "blockIdx");
     e->block_size = dlsym(e->library, "blockDim");
+    e->misaligned = dlsym(e->library, "misaligned");
     *(void **)&e->spoil = dlsym(e->library, "spoil_block");
     return 0;
 }
@@ -233,6 +235,9 @@ static int run_launch(struct emulated *e, const struct mgpu_emit_launch *launch,
         rc = (launch->together ? run_together : run_alone)(e, launch, order);
     }
     free(place);
+    if (rc == 0 && *e->misaligned)
+        rc = mgpu_fail(MGPU_EINTERNAL, "a vector lies where a GPU refuses it");
+    *e->misaligned = 0;
     return rc;
 }
 

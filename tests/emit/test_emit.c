@@ -240,6 +240,58 @@ static void check_reorder(void)
     mgpu_graph_free(g);
 }
 
+/* ---- Large tensors --------------------------------------------------------------------------- */
+
+/* A thread for several neighbours: they are more places than threads. */
+static void check_places(void)
+{
+    enum { ROWS = 1 << 14, COLUMNS = 1 << 19 }; /* 2^33 elements for 2^30 threads */
+    struct mgpu_graph *g = mgpu_graph_new();
+    struct mgpu_dim dims[] = {mgpu_dim_const(ROWS), mgpu_dim_const(COLUMNS)};
+    struct mgpu_value *x = mgpu_graph_input(g, "x", MGPU_BFLOAT16, 2, dims), *y[2];
+    struct mgpu_dim size[] = {mgpu_dim_const(ROWS), mgpu_dim_const(COLUMNS / 2)};
+    struct mgpu_slice_attrs slice = {.size = size, .step = {1, 1}};
+    struct mgpu_emitted emitted;
+    y[0] = mgpu_add(g, x, x);
+    CHECK_OK(mgpu_graph_node(g, &mgpu_op_slice, &slice, 1, &x, 1, &y[1]));
+    for (int i = 0; i < 2; i++) {
+        mgpu_emit(&emitted, y[i]->producer, "k", false);
+        CHECK_(strstr(emitted.text, "    i64 i = ") && strstr(emitted.text, "i *= 8;"), "%s",
+               emitted.text);
+        mgpu_emitted_free(&emitted);
+    }
+    mgpu_graph_free(g);
+}
+
+/* ---- Alignment ------------------------------------------------------------------------------- */
+
+/* Vectors of 16 bytes on every 16 bytes, else it is said. */
+static void check_alignment(void)
+{
+    enum { COUNT = 64 };
+    struct mgpu_graph *g = mgpu_graph_new();
+    struct mgpu_dim dims[] = {mgpu_dim_const(COUNT)};
+    struct mgpu_value *x = mgpu_graph_input(g, "x", MGPU_FLOAT, 1, dims), *y = mgpu_add(g, x, x);
+    _Alignas(16) float data[2][COUNT + 4] = {{0}};
+    struct mgpu_emitted emitted;
+    struct emulated *e;
+    char *calls;
+    size_t size;
+    FILE *out = open_memstream(&calls, &size);
+    mgpu_emit(&emitted, y->producer, "k", false);
+    emulate_write_calls(out, &emitted, "k");
+    fclose(out);
+    CHECK_OK(emulate_open(&e, emitted.text, calls));
+    for (int at = 0; at <= 4; at++) {
+        int rc = emulate_run(e, &emitted, "k", (void *[]){data[0] + at, data[0] + at, data[1]}, 0);
+        CHECK_((rc == 0) == (at % 4 == 0), "%d elements from alignment: %d", at, rc);
+    }
+    emulate_close(e);
+    mgpu_emitted_free(&emitted);
+    free(calls);
+    mgpu_graph_free(g);
+}
+
 /* ---- Operators ------------------------------------------------------------------------------- */
 
 /* What cuDNN runs alone, what only CPUs run (early.h), and what needs several ranks. */
@@ -267,6 +319,7 @@ static void check_operators(void)
 int main(void)
 {
     check_operators();
+    check_places();
     if (!emit_check_wanted() && !emulate_possible()) {
         fprintf(stderr, "skipped: no C compiler, or the thread sanitizer\n");
         return 77;
@@ -276,6 +329,7 @@ int main(void)
     if (!emit_check_wanted()) { /* else the rows alone */
         check_damages();
         check_reorder();
+        check_alignment();
     }
     return test_end();
 }

@@ -141,16 +141,19 @@ static double off_by(const double *got, const struct mgpu_array *want)
     return sqrt(sum);
 }
 
-/* What rounding to a half type may do. Numbers are rounded by up to 2^-9 and 2^-12 of them; sums
- * over a batch (losses) even that out, differences and the choices of a max pool do not
- * (gradients), and Adam makes steps of one size of gradients of any (weights). */
-static double half_limit(const struct run *r, enum mgpu_case_what what)
+/* What rounding to fewer bits may do. Numbers are rounded by up to 2^-9 (bf16) and 2^-12 (f16) of
+ * them, operands of products in TF32 cut by up to 2^-10; sums over a batch (losses) even that out,
+ * differences and the choices of a max pool do not (gradients), and Adam makes steps of one size of
+ * gradients of any (weights). */
+static double rounding_limit(const struct run *r, enum mgpu_case_what what)
 {
     static const double bf16[] = {2e-2, 5e-3, 1.5e-1, 2.5e-1, 2e-2},
-                        f16[] = {3e-3, 5e-4, 5e-2, 1.2e-1, 3e-3};
-    return !strcmp(r->request->precision, "bf16")  ? bf16[what]
-           : !strcmp(r->request->precision, "f16") ? f16[what]
-                                                   : 0;
+                        tf32[] = {5e-3, 2e-3, 5e-2, 1.2e-1, 5e-3},
+                        f16[] = {3e-3, 1e-3, 5e-2, 1.2e-1, 3e-3};
+    return !strcmp(r->request->precision, "bf16")   ? bf16[what]
+           : !strcmp(r->request->precision, "tf32") ? tf32[what]
+           : !strcmp(r->request->precision, "f16")  ? f16[what]
+                                                    : 0;
 }
 
 static void judge(struct run *r, enum mgpu_case_what what, const char *name, double distance)
@@ -158,7 +161,7 @@ static void judge(struct run *r, enum mgpu_case_what what, const char *name, dou
     double limit = mgpu_golden_limit(&r->c.golden, whats[what]);
     if (what == MGPU_CASE_LOSS && r->loss64)
         limit = 2e-6; /* most are below 1e-9; some files hold rounded constants */
-    limit = fmax(limit, half_limit(r, what)) * (r->request->fast ? 10 : 1);
+    limit = fmax(limit, rounding_limit(r, what)) * (r->request->fast ? 10 : 1);
     double *worst = &r->result->distance[what];
     bool new_worst = !(distance <= *worst);
     if (new_worst)

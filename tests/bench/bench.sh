@@ -58,7 +58,7 @@ built() { # of which commit; the table that stands in it makes no other
 
 time_network() { # network
     rm -f "$lines/$1"
-    echo "$(date +%F), commit $(built)" >"$lines/$1.when"
+    echo "$(date +%F), commit $(built), $rounds x $seconds s" >"$lines/$1.when"
     build/bench_train write "$1" "$scratch"
     for round in $(seq "$rounds"); do
         run "$1" build/bench_train machine threads=$threads

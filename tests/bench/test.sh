@@ -84,7 +84,7 @@ has "$scratch/out" "| mlp | 10.00 | - | - | - | - | - | - |" "| mlp | 8 | - | - 
     "| mlp | 10.00 | 10.00 | 1.00x | 0.25 |"
 git diff --quiet || fail "README.md was written after one network"
 bench 0
-has tests/bench/README.md "A method." "- $(date +%F), commit $(git describe --always): mlp fmnist resnet20\
+has tests/bench/README.md "A method." "- $(date +%F), commit $(git describe --always), 3 x 10 s: mlp fmnist resnet20\
  mobilenetv2 resnet50 vgg16 unet lstm2 bert gpt2" "| gpt2 | 10.00 | - | - | - | - | - | - |"
 grep -qx old tests/bench/README.md && fail "the old table is still there"
 

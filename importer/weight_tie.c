@@ -18,15 +18,15 @@ static const char *name_of(const struct mgpu_identify *in, int initializer)
 
 /* ---- Equal contents ------------------------------------------------------------------------- */
 
-static bool turned_shape(const struct mgpu_array *a, const struct mgpu_array *b)
+static bool transposed_shape(const struct mgpu_array *a, const struct mgpu_array *b)
 {
     return a->type == b->type && a->rank == 2 && b->rank == 2 && a->dims[0] == b->dims[1] &&
            a->dims[1] == b->dims[0];
 }
 
-static bool turned_values(const struct mgpu_array *a, const struct mgpu_array *b)
+static bool are_transposed(const struct mgpu_array *a, const struct mgpu_array *b)
 {
-    if (!turned_shape(a, b))
+    if (!transposed_shape(a, b))
         return false;
     for (int64_t i = 0; i < a->dims[0]; i++)
         for (int64_t j = 0; j < a->dims[1]; j++)
@@ -116,7 +116,7 @@ static void tie_equal(struct mgpu_identify *in, struct mgpu_weight *a, struct mg
 {
     int x = a->holder[0].initializer, y = b->holder[0].initializer;
     bool same = mgpu_weight_same_values(array_of(in, x), array_of(in, y));
-    if (!same && !turned_values(array_of(in, x), array_of(in, y)))
+    if (!same && !are_transposed(array_of(in, x), array_of(in, y)))
         return;
     const char *first = name_of(in, x), *second = name_of(in, y);
     if (same && are_clones(in, a, b)) {
@@ -260,9 +260,9 @@ static int check_tie(const struct mgpu_identify *in, const struct mgpu_weight *a
     if (mgpu_weight_same_values(x, y))
         return 0;
     *copy = MGPU_COPY_TRANSPOSED;
-    if (turned_values(x, y))
+    if (are_transposed(x, y))
         return 0;
-    if (!mgpu_weight_same_shape(x, y) && !turned_shape(x, y))
+    if (!mgpu_weight_same_shape(x, y) && !transposed_shape(x, y))
         return mgpu_fail(MGPU_EUSAGE,
                          "--tie %s=%s: '%s' (%s %s) and '%s' (%s %s) cannot be one parameter",
                          a->name, b->name, a->name, mgpu_dtype_name(x->type),

@@ -65,7 +65,7 @@ static int check_results(const struct mgpu_partition_command *c)
         MGPU_TRY(
             mgpu_check_other_file(list[i].path, c->partition.profile, "the file of --profile"));
         for (int k = 0; k < i; k++)
-            MGPU_TRY(mgpu_check_other_file(list[i].path, list[k].path, "written already"));
+            MGPU_TRY(mgpu_check_other_file(list[i].path, list[k].path, "to be written twice"));
         MGPU_TRY(mgpu_check_target(list[i].path));
     }
     if (!c->partition.measure || !c->partition.profile)

@@ -362,15 +362,13 @@ static int train_and_save(struct mgpu_trainer *t, const struct mgpu_train_comman
 /* One file would take the place of the other. */
 static int check_apart(const struct mgpu_train_command *c)
 {
+    static const char what[] = "to be written twice";
     const char *others[] = {c->options.checkpoint, c->options.log_csv, c->profile, c->html};
     for (int i = 0; c->save && c->save[i]; i++) {
-        bool twice = false;
         for (size_t k = 0; k < sizeof others / sizeof *others; k++)
-            twice = twice || (others[k] && mgpu_same_target(others[k], c->save[i]));
+            MGPU_TRY(mgpu_check_other_file(c->save[i], others[k], what));
         for (int k = 0; k < i; k++)
-            twice = twice || mgpu_same_target(c->save[k], c->save[i]);
-        if (twice)
-            return mgpu_fail(MGPU_EUSAGE, "%s is to be written twice", c->save[i]);
+            MGPU_TRY(mgpu_check_other_file(c->save[i], c->save[k], what));
     }
     return 0;
 }

@@ -27,7 +27,7 @@ static const char *cut(char folder[PATH_MAX], const char *path)
     return name;
 }
 
-bool mgpu_same_target(const char *a, const char *b)
+static bool same_target(const char *a, const char *b)
 {
     char x[PATH_MAX], y[PATH_MAX];
     return mgpu_same_file(a, b) || (!strcmp(cut(x, a), cut(y, b)) && mgpu_same_file(x, y));
@@ -35,7 +35,7 @@ bool mgpu_same_target(const char *a, const char *b)
 
 int mgpu_check_other_file(const char *path, const char *other, const char *what)
 {
-    return other && mgpu_same_target(path, other)
+    return other && same_target(path, other)
                ? mgpu_fail(MGPU_EUSAGE, "%s is %s: give what is written another name", path, what)
                : 0;
 }

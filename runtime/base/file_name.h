@@ -10,12 +10,8 @@ bool mgpu_has_extension(const char *path, const char *extension);
 /* Whether both are there and are one file or folder, whatever links lead to it. */
 bool mgpu_same_file(const char *a, const char *b);
 
-/* Whether what is written to one is written to the other: one file, or the same name in one folder,
- * where there is no file yet. */
-bool mgpu_same_target(const char *a, const char *b);
-
-/* Refuses (MGPU_EUSAGE) to write `path` over `other`, which is `what` in the message; `other` NULL:
- * there is none. */
+/* Refuses (MGPU_EUSAGE) to write `path` over `other`, which is `what` in the message: one file, or
+ * the same name in one folder, where there is no file yet. `other` NULL: there is none. */
 int mgpu_check_other_file(const char *path, const char *other, const char *what);
 
 #endif

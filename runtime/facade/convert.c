@@ -344,20 +344,13 @@ static int convert_file(const char *in, const char *out, enum mgpu_target target
     return rc;
 }
 
-static int apart(const char *out, const char *read, const char *what)
-{
-    return read && mgpu_same_file(read, out)
-               ? mgpu_fail(MGPU_EUSAGE, "%s is %s and OUT: give OUT another name", out, what)
-               : 0;
-}
-
 /* What is not a weight would be lost with a file that is read. */
 static int check_apart(const char *in, const char *out, const struct mgpu_convert_options *o)
 {
-    MGPU_TRY(apart(out, in, "IN"));
-    MGPU_TRY(apart(out, o->model, "the file of --model"));
-    MGPU_TRY(apart(out, o->like, "the file of --like"));
-    return apart(out, o->map, "the file of --map");
+    MGPU_TRY(mgpu_check_other_file(out, in, "IN"));
+    MGPU_TRY(mgpu_check_other_file(out, o->model, "the file of --model"));
+    MGPU_TRY(mgpu_check_other_file(out, o->like, "the file of --like"));
+    return mgpu_check_other_file(out, o->map, "the file of --map");
 }
 
 int mgpu_weights_convert(const char *in, const char *out, const struct mgpu_convert_options *o,

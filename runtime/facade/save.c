@@ -35,23 +35,16 @@ int mgpu_check_target(const char *path)
     return 0;
 }
 
-static int apart(const char *path, const char *option, const char *read)
-{
-    return read && mgpu_same_file(read, path)
-               ? mgpu_fail(MGPU_EUSAGE, "%s is %s: give what is written another name", path, option)
-               : 0;
-}
-
 /* [NAME=]FILE[:SET] */
-static int apart_from_data(struct mgpu_arena *arena, const char *path, const char *option,
-                           const char *const *list)
+static int check_data(struct mgpu_arena *arena, const char *path, const char *what,
+                      const char *const *list)
 {
     for (int i = 0; list && list[i]; i++) {
         const char *equals = strchr(list[i], '=');
         char *file = mgpu_arena_string(arena, equals ? equals + 1 : list[i]);
-        MGPU_TRY(apart(path, option, list[i]));
+        MGPU_TRY(mgpu_check_other_file(path, list[i], what));
         mgpu_dataset_cut(file);
-        MGPU_TRY(apart(path, option, file));
+        MGPU_TRY(mgpu_check_other_file(path, file, what));
     }
     return 0;
 }
@@ -59,19 +52,19 @@ static int apart_from_data(struct mgpu_arena *arena, const char *path, const cha
 int mgpu_check_apart(const struct mgpu_trainer *t, const char *path)
 {
     const struct mgpu_options *o = &t->options;
-    MGPU_TRY(apart(path, "the model that is read", t->path));
-    MGPU_TRY(apart(path, "the file of --init", o->init));
-    MGPU_TRY(apart(path, "the file of --plan", o->plan));
+    MGPU_TRY(mgpu_check_other_file(path, t->path, "the model that is read"));
+    MGPU_TRY(mgpu_check_other_file(path, o->init, "the file of --init"));
+    MGPU_TRY(mgpu_check_other_file(path, o->plan, "the file of --plan"));
     for (int i = 0; o->like && o->like[i]; i++)
-        MGPU_TRY(apart(path, "a file of --like", o->like[i]));
-    MGPU_TRY(apart(path, "the file of --map", o->map));
-    MGPU_TRY(apart_from_data(t->arena, path, "the file of --sample-weight",
-                             (const char *const[]){o->sample_weight, NULL}));
+        MGPU_TRY(mgpu_check_other_file(path, o->like[i], "a file of --like"));
+    MGPU_TRY(mgpu_check_other_file(path, o->map, "the file of --map"));
+    MGPU_TRY(check_data(t->arena, path, "the file of --sample-weight",
+                        (const char *const[]){o->sample_weight, NULL}));
     for (int i = 0; i < t->losses; i++)
-        MGPU_TRY(apart_from_data(t->arena, path, "the file of class_weights",
-                                 (const char *const[]){t->loss[i].class_weights_file, NULL}));
-    MGPU_TRY(apart_from_data(t->arena, path, "a file of --data", o->data));
-    return apart_from_data(t->arena, path, "a file of --val", o->val);
+        MGPU_TRY(check_data(t->arena, path, "the file of class_weights",
+                            (const char *const[]){t->loss[i].class_weights_file, NULL}));
+    MGPU_TRY(check_data(t->arena, path, "a file of --data", o->data));
+    return check_data(t->arena, path, "a file of --val", o->val);
 }
 
 static int check_entry(const struct mgpu_trainer *t, int rank, const struct mgpu_stored *e)
@@ -138,7 +131,8 @@ int mgpu_check_save(struct mgpu_trainer *t, const char *path)
     MGPU_TRY(mgpu_prefix(mgpu_target_of(&target, path, NULL), "--save"));
     MGPU_TRY(mgpu_check_target(path));
     MGPU_TRY(mgpu_prefix(mgpu_check_apart(t, path), "--save"));
-    MGPU_TRY(mgpu_prefix(apart(path, "the file of --resume", t->options.resume), "--save"));
+    MGPU_TRY(mgpu_prefix(mgpu_check_other_file(path, t->options.resume, "the file of --resume"),
+                         "--save"));
     return mgpu_model_write_check(&source, path, target, &options);
 }
 

@@ -51,11 +51,17 @@ time_peers() { # network
     done
 }
 
+built() { # of which commit; the table that stands in it makes no other
+    git diff --quiet HEAD -- . ':!tests/bench/README.md' && changed='' || changed=-dirty
+    echo "$(git describe --always)$changed"
+}
+
 time_network() { # network
     rm -f "$lines/$1"
-    echo "$(date +%F), commit $(git describe --always --dirty)" >"$lines/$1.when"
+    echo "$(date +%F), commit $(built), $rounds x $seconds s" >"$lines/$1.when"
     build/bench_train write "$1" "$scratch"
     for round in $(seq "$rounds"); do
+        run "$1" build/bench_train machine threads=$threads
         run "$1" build/bench_train "$1" seconds="$seconds" threads=$threads
         run "$1" build/bench_train "$1" seconds="$seconds" threads=1 devices=cpu:0,cpu:1 who=ranks
         [ -z "${PEERS:-}" ] || time_peers "$1"
@@ -82,7 +88,7 @@ write_table() {
         [ -s "$lines/$name" ] && [ -s "$lines/$name.when" ] || return 0
     done
     # shellcheck disable=SC2046
-    awk -f tests/bench/table.awk "$lines/machine" $(files_of $all) >"$scratch/table"
+    awk -f tests/bench/table.awk $(files_of $all) >"$scratch/table"
     sed '/^<!-- what .* -->$/q' tests/bench/README.md >"$scratch/readme"
     {
         printf '\n%s, %s threads.\n\n' "$(sed -n 's/^model name[^:]*: //p;T;q' /proc/cpuinfo)" $threads
@@ -135,10 +141,9 @@ if [ -n "$against" ]; then
     compare
     exit
 fi
-build/bench_train machine threads=$threads | tee "$lines/machine"
 for name in $networks; do
     time_network "$name"
 done
 # shellcheck disable=SC2046,SC2086
-awk -f tests/bench/table.awk "$lines/machine" $(files_of $networks)
+awk -f tests/bench/table.awk $(files_of $networks)
 write_table

@@ -1,4 +1,5 @@
-# Tables of the lines that bench_train and peers.py print. Of several runs the least counts.
+# Tables of the lines that bench_train and peers.py print, a file for each network. Of several runs the
+# least counts, of the machine the most.
 BEGIN {
     peers = split("eager channels_last compile compile_channels_last onnxruntime", peer)
 }
@@ -12,8 +13,10 @@ BEGIN {
     name = word["model"]
     who = word["who"]
     if (name == "machine") {
-        sgemm = word["sgemm"]
-        triad = word["triad"]
+        name = FILENAME
+        sub(/.*\//, "", name)
+        most(sgemm, name, word["sgemm"])
+        most(triad, name, word["triad"])
         next
     }
     if (!(name in seen))
@@ -29,6 +32,11 @@ BEGIN {
 
 function least(table, key, value) {
     if (value != "" && (!(key in table) || value + 0 < table[key]))
+        table[key] = value + 0
+}
+
+function most(table, key, value) {
+    if (value + 0 > table[key])
         table[key] = value + 0
 }
 
@@ -84,9 +92,9 @@ function tables(k, name) {
         name = order[k]
         print row(name, mib, "%.0f") " | " ratio(mib[name, "mgpu"], mib[name, fastest(name)], "%.2fx") " |"
     }
-    printf "\nAgainst the machine (sgemm %.0f GFLOP/s, triad %.1f GB/s):\n\n", sgemm, triad
-    print "| network | GFLOP/s | of sgemm | GB/s | of triad | arena, MiB | lower bound | reorders | slowest operators |"
-    print "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    print "\nAgainst what the machine did before each run:\n"
+    print "| network | GFLOP/s | sgemm | of it | GB/s | triad | of it | arena, MiB | lower bound | reorders | slowest operators |"
+    print "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     for (k = 1; k <= names; k++)
         machine_row(order[k])
     print "\nTwo ranks of one thread, and the start:\n"
@@ -109,8 +117,10 @@ function machine_row(name, seconds, flops, bytes, slow) {
     slow = fact[name, "slowest"]
     gsub(",", ", ", slow)
     gsub(":", " ", slow)
-    printf "| %s | %.1f | %.0f %% | %.2f | %.0f %% | %.1f | %.1f | %s | %s |\n", name, flops, 100 * flops / sgemm,
-        bytes, 100 * bytes / triad, fact[name, "arena"], fact[name, "bound"],
+    printf "| %s | %.1f | %s | %s | %.2f | %s | %s | %.1f | %.1f | %s | %s |\n", name,
+        flops, number(sgemm, name, "%.0f"), ratio(100 * flops, sgemm[name], "%.0f %%"),
+        bytes, number(triad, name, "%.1f"), ratio(100 * bytes, triad[name], "%.0f %%"),
+        fact[name, "arena"], fact[name, "bound"],
         (name, "reorders") in fact ? fact[name, "reorders"] : "-", slow
 }
 

@@ -80,11 +80,11 @@ has() { # file, lines that it must have
 # Alone: the least of three runs, what is not there as "-"; the page waits for all networks.
 bench 0 mlp
 has "$scratch/out" "| mlp | 10.00 | - | - | - | - | - | - |" "| mlp | 8 | - | - | - | - | - | - |" \
-    "| mlp | 100.0 | 50 % | 10.00 | 50 % | 1.5 | 1.2 | 2 | matmul_backward 50%, conv 9% |" \
+    "| mlp | 100.0 | 200 | 50 % | 10.00 | 20.0 | 50 % | 1.5 | 1.2 | 2 | matmul_backward 50%, conv 9% |" \
     "| mlp | 10.00 | 10.00 | 1.00x | 0.25 |"
 git diff --quiet || fail "README.md was written after one network"
 bench 0
-has tests/bench/README.md "A method." "- $(date +%F), commit $(git describe --always): mlp fmnist resnet20\
+has tests/bench/README.md "A method." "- $(date +%F), commit $(git describe --always), 3 x 10 s: mlp fmnist resnet20\
  mobilenetv2 resnet50 vgg16 unet lstm2 bert gpt2" "| gpt2 | 10.00 | - | - | - | - | - | - |"
 grep -qx old tests/bench/README.md && fail "the old table is still there"
 
@@ -93,6 +93,11 @@ PEERS=$scratch/peers bench 0 --rounds 3 fmnist mlp
 has "$scratch/out" "| fmnist | 10.00 | 30.00 | - | 20.00 | - | - | 2.00x |" \
     "| mlp | 8 | 16 | - | 16 | - | - | 0.50x |"
 grep -q 'did not run: .*channels_last' "$scratch/log" || fail "a peer that fails is not said"
+grep -q dirty build/bench/mlp.when && fail "the new table counts as a change of the program"
+echo >>.gitignore
+bench 0 mlp
+grep -q dirty build/bench/mlp.when || fail "a change is not said"
+git checkout --quiet .gitignore
 
 # Against a commit, which stays built where it is said.
 commit=$(git rev-parse --short HEAD)

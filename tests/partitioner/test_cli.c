@@ -221,7 +221,7 @@ static void test_targets(void)
     CHECK(symlink("two.onnx", build_path("link.onnx")) == 0);
     CHECK_REFUSED(TWO "--plan two.onnx", 2, "two.onnx is the model that is read");
     CHECK_REFUSED(TWO "--annotate ./link.onnx", 2, "link.onnx is the model that is read");
-    CHECK_REFUSED(TWO "--html no.json --timeline no.json", 2, "no.json is written already");
+    CHECK_REFUSED(TWO "--html no.json --timeline no.json", 2, "no.json is to be written twice");
     CHECK_REFUSED(TWO "--profile prof --plan prof", 2, "prof is the file of --profile");
     CHECK_REFUSED("two.onnx --devices ./rack.json --plan rack.json", 2, "the file of --devices");
     CHECK_REFUSED("two.onnx --devices cpu:0 --measure --profile two.onnx", 2, "the model");

@@ -5,6 +5,8 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
+enum { OLDEST_CUDNN = 90800 }; /* plans for a GPU's properties */
+
 struct entry {
     const char *name;
     void **at; /* the member of the table */
@@ -19,17 +21,18 @@ struct entry {
         NULL, NULL                                                                                 \
     }
 
+/* What the library lacks stays NULL. */
 static int load(const char *library, const struct entry *entries)
 {
     void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    const char *lacks = NULL;
     if (!handle)
         return mgpu_fail(MGPU_EDEVICE, "%s", dlerror());
     for (const struct entry *e = entries; e->name; e++) {
         *e->at = dlsym(handle, e->name);
-        if (!*e->at)
-            return mgpu_fail(MGPU_EDEVICE, "%s is too old: it has no %s", library, e->name);
+        lacks = lacks || *e->at ? lacks : e->name;
     }
-    return 0;
+    return lacks ? mgpu_fail(MGPU_EDEVICE, "%s is too old: it has no %s", library, lacks) : 0;
 }
 
 /* The name of a library of the toolkit: of the major version whose headers we were built with. */
@@ -50,12 +53,19 @@ void mgpu_cuda_stand_in(const struct mgpu_cuda_driver *driver, const struct mgpu
 
 int mgpu_cuda_load_driver(struct mgpu_cuda_driver *table)
 {
-    table->touches = NULL;
+    *table = (struct mgpu_cuda_driver){0};
     if (other_driver) {
         *table = *other_driver;
         return 0;
     }
-    return load("libcuda.so.1", (struct entry[]){MGPU_CUDA_DRIVER(ENTRY) END});
+    int rc = load("libcuda.so.1", (struct entry[]){MGPU_CUDA_DRIVER(ENTRY) END}), version = 0;
+    if (rc < 0 && table->cuDriverGetVersion)
+        table->cuDriverGetVersion(&version);
+    if (version == 0 || version / 1000 >= CUDA_VERSION / 1000)
+        return rc;
+    return mgpu_fail(MGPU_EDEVICE,
+                     "libcuda.so.1 is too old: it runs CUDA %d.%d, this build needs %d.0",
+                     version / 1000, version % 1000 / 10, CUDA_VERSION / 1000);
 }
 
 int mgpu_cuda_load_nvrtc(struct mgpu_cuda_nvrtc *table)
@@ -83,5 +93,12 @@ int mgpu_cuda_load_dnn(struct mgpu_cuda_dnn *table)
     char name[64];
     if (other_driver)
         return 0;
-    return load(versioned(name, "cudnn", CUDNN_MAJOR), (struct entry[]){MGPU_CUDA_DNN(ENTRY) END});
+    MGPU_TRY(
+        load(versioned(name, "cudnn", CUDNN_MAJOR), (struct entry[]){MGPU_CUDA_DNN(ENTRY) END}));
+    size_t version = table->cudnnGetVersion();
+    if (version >= OLDEST_CUDNN)
+        return 0;
+    return mgpu_fail(MGPU_EDEVICE, "%s is too old: it is version %zu.%zu, this build needs %d.%d",
+                     name, version / 10000, version / 100 % 100, OLDEST_CUDNN / 10000,
+                     OLDEST_CUDNN / 100 % 100);
 }

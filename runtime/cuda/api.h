@@ -146,8 +146,8 @@ struct mgpu_cuda_dnn {
     MGPU_CUDA_DNN(MGPU_CUDA_MEMBER)
 };
 
-/* Fill a table, once its library has been opened. MGPU_EDEVICE: what is missing. Libraries stay
- * open to the end of the program. */
+/* Fill a table, once its library has been opened. MGPU_EDEVICE: what is missing; what the library
+ * has is in the table all the same. Libraries stay open to the end of the program. */
 int mgpu_cuda_load_driver(struct mgpu_cuda_driver *table);
 int mgpu_cuda_load_nvrtc(struct mgpu_cuda_nvrtc *table);
 int mgpu_cuda_load_lt(struct mgpu_cuda_lt *table);

@@ -143,10 +143,8 @@ int mgpu_cuda_check(int index)
 const char *mgpu_cuda_default(void)
 {
     struct mgpu_cuda_driver driver;
-    if (mgpu_cuda_load_driver(&driver) < 0)
-        return "cpu";
-    int rc = check_version(&driver), count = 0;
-    if (rc == 0 && driver.cuInit(0) == CUDA_ERROR_NO_DEVICE)
+    int rc = mgpu_cuda_load_driver(&driver), count = 0;
+    if (!driver.cuInit || driver.cuInit(0) == CUDA_ERROR_NO_DEVICE)
         return "cpu";
     if (rc == 0)
         rc = mgpu_cuda_check(0);

@@ -116,10 +116,13 @@ static CUresult with_context(const char *call)
     return CUDA_ERROR_INVALID_CONTEXT;
 }
 
+#define IN_CONTEXT(call)                                                                           \
+    if (with_context(call))                                                                        \
+    return CUDA_ERROR_INVALID_CONTEXT
+
 static CUresult memory_info(size_t *available, size_t *total)
 {
-    if (with_context("cuMemGetInfo"))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    IN_CONTEXT("cuMemGetInfo");
     *available = (size_t)(double_gpu.bytes - double_gpu.used);
     *total = (size_t)double_gpu.bytes;
     return CUDA_SUCCESS;
@@ -210,6 +213,7 @@ static CUresult submit_copy(CUstream s, const CUDA_MEMCPY2D *c, int pageable)
 
 static CUresult copy_async(void *to, const void *from, size_t bytes, CUstream s, int pageable)
 {
+    IN_CONTEXT("a copy");
     CUDA_MEMCPY2D c = line(to, from, bytes);
     LOCKED(submit_copy(s, &c, pageable));
 }
@@ -231,6 +235,7 @@ static CUresult dtod_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstr
 
 static CUresult copy_rows(const CUDA_MEMCPY2D *rows, CUstream s)
 {
+    IN_CONTEXT("cuMemcpy2DAsync");
     CUDA_MEMCPY2D c = *rows;
     c.srcHost = (const void *)rows->srcDevice;
     c.dstHost = (void *)rows->dstDevice;
@@ -244,6 +249,7 @@ static CUresult copy_rows(const CUDA_MEMCPY2D *rows, CUstream s)
 
 static CUresult fill_async(CUdeviceptr at, unsigned char byte, size_t bytes, CUstream s)
 {
+    IN_CONTEXT("cuMemsetD8Async");
     struct work w = {.kind = FILL, .copy = line((void *)at, NULL, bytes), .byte = byte};
     struct accesses a = {.count = 1, .at = {{at, (int64_t)bytes, true}}};
     if (bytes == 0) {
@@ -259,8 +265,7 @@ static CUresult fill_async(CUdeviceptr at, unsigned char byte, size_t bytes, CUs
 static CUresult stream_create(CUstream *out, unsigned flags, int priority)
 {
     (void)priority;
-    if (with_context("cuStreamCreate"))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    IN_CONTEXT("cuStreamCreate");
     if (flags != CU_STREAM_NON_BLOCKING)
         double_complain("a stream that waits for the legacy one");
     if (double_gpu.streams_left == 0)
@@ -304,13 +309,13 @@ static CUresult synchronize(CUstream s)
 
 static CUresult stream_synchronize(CUstream s)
 {
+    IN_CONTEXT("cuStreamSynchronize");
     LOCKED(synchronize(s));
 }
 
 static CUresult event_create(CUevent *out, unsigned flags)
 {
-    if (with_context("cuEventCreate"))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    IN_CONTEXT("cuEventCreate");
     pthread_mutex_lock(&double_gpu.lock);
     double_gpu.calls.allocations++;
     double_gpu.alive++;
@@ -345,6 +350,7 @@ static CUresult record(CUevent e, CUstream s)
 
 static CUresult event_record(CUevent e, CUstream s)
 {
+    IN_CONTEXT("cuEventRecord");
     LOCKED(record(e, s));
 }
 
@@ -377,6 +383,7 @@ static CUresult synchronize_event(CUevent e)
 
 static CUresult event_synchronize(CUevent e)
 {
+    IN_CONTEXT("cuEventSynchronize");
     LOCKED(synchronize_event(e));
 }
 
@@ -474,6 +481,7 @@ static CUresult end_capture(CUstream s, CUgraph *out)
 
 static CUresult graph_begin(CUstream s, CUstreamCaptureMode mode)
 {
+    IN_CONTEXT("cuStreamBeginCapture");
     LOCKED(begin_capture(s, mode));
 }
 
@@ -517,6 +525,7 @@ static CUresult launch_graph(const struct dag *graph, CUstream s)
 
 static CUresult graph_launch(CUgraphExec exec, CUstream s)
 {
+    IN_CONTEXT("cuGraphLaunch");
     LOCKED(launch_graph((const struct dag *)exec, s));
 }
 
@@ -575,8 +584,9 @@ static CUresult module_load(CUmodule *out, const void *image)
     char *calls;
     size_t size;
     struct module *m = double_gpu.modules;
-    if (with_context("cuModuleLoadData") || outside_capture("cuModuleLoadData"))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    IN_CONTEXT("cuModuleLoadData");
+    if (outside_capture("cuModuleLoadData"))
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     double_gpu.calls.allocations++;
     double_gpu.alive++;
     while (m && strcmp(m->text, image))
@@ -639,8 +649,7 @@ static CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, 
     const struct function *f = (const struct function *)function;
     struct work w = {.kind = KERNEL, .function = f};
     (void)extra;
-    if (with_context("cuLaunchKernel"))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    IN_CONTEXT("cuLaunchKernel");
     if (!f || y != 1 || z != 1 || ty != 1 || tz != 1 || shared || x == 0 || x > INT32_MAX ||
         threads == 0 || threads > 1024)
         return CUDA_ERROR_INVALID_VALUE;

@@ -5,6 +5,10 @@
 #include "runtime/executor/devices.h"
 #include "tests/test.h"
 
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
 /* ---- A driver of our own --------------------------------------------------------------------- */
 
 static struct {
@@ -147,11 +151,39 @@ static void check_libraries(void)
         CHECK(dnn.cudnnGetVersion() / 10000 == CUDNN_MAJOR);
 }
 
+static char note[1024];
+
+static void keep_note(void *context, const char *text)
+{
+    (void)context;
+    snprintf(note, sizeof note, "%s", text);
+}
+
+/* A driver without functions that we call (stand_in/driver.c): with a name of its own it is in the
+ * place of another, where there is none. */
+static void check_old_driver(void)
+{
+    char path[512];
+    const char *build = getenv("MGPU_BUILD");
+    struct mgpu_cuda_driver old;
+    snprintf(path, sizeof path, "%s/stand_in/libcuda.so.1", build ? build : "build");
+    if (mgpu_cuda_load_driver(&old) == 0 || !dlopen(path, RTLD_NOW))
+        return; /* there is one; or this one is not built */
+    CHECK(!old.cuInit);
+    CHECK_FAILS(mgpu_cuda_load_driver(&old), "libcuda.so.1 is too old: it has no cu");
+    CHECK(old.cuInit && !old.cuMemAlloc);
+    mgpu_set_note(keep_note, NULL);
+    CHECK(!strcmp(mgpu_cuda_default(), "cpu"));
+    mgpu_set_note(NULL, NULL);
+    CHECK_(strstr(note, "the GPU cannot be used") && strstr(note, "is too old"), "%s", note);
+}
+
 int main(void)
 {
     check_driver();
     check_visible();
     check_list();
     check_libraries();
+    check_old_driver();
     return test_end();
 }

@@ -347,10 +347,12 @@ static int end_rank(struct mgpu_rank *rank, void *context)
     return end_piece(job, rank, &piece);
 }
 
+/* Whatever came of it. */
 static int finish_rank(struct mgpu_rank *rank, void *context)
 {
     (void)context;
-    return mgpu_rank_finish(rank);
+    mgpu_rank_finish(rank);
+    return 0;
 }
 
 /* The piece that has begun comes to nothing: the one before it failed. */
@@ -437,7 +439,6 @@ static int blame_sample(struct mgpu_trainer *t, const struct mgpu_batch_run *run
  * node yet: now no other changes them. Nor have those that began the next step meanwhile. */
 static int find_reason(struct mgpu_trainer *t, struct job *job)
 {
-    drop_begun(t);
     MGPU_TRY(blame_sample(t, job->run));
     job->names = true;
     int rc = mgpu_updates_early(t) || finishes(t) ? mgpu_team_run(t->team, run_rank, job) : 0;
@@ -528,9 +529,10 @@ static bool may_begin_next(const struct mgpu_trainer *t, const struct mgpu_batch
 static bool prepare_next(struct mgpu_trainer *t, struct job *next)
 {
     double *counts = t->begun.counts;
-    if (count_losses(t, next->run, counts) < 0)
+    bool predicts = next->run->mode == MGPU_MODE_PREDICT;
+    if (!predicts && count_losses(t, next->run, counts) < 0)
         return false;
-    set_scalars(t, next->run, t->step + 1, counts, next->scalars);
+    set_scalars(t, next->run, t->step + next->run->update, counts, next->scalars);
     return true;
 }
 
@@ -544,6 +546,7 @@ static int run_two(struct mgpu_trainer *t, struct job *job)
         both = both && job->sent[r];
     if (both && prepare_next(t, &next)) {
         job->next = &next;
+        t->begun.mode = next.run->mode;
         t->begun.step = next.run->step;
     }
     return mgpu_team_run(t->team, end_rank, job);
@@ -557,7 +560,7 @@ int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, dou
                       .run = run,
                       .pieces = pieces_of(t, run),
                       .skips = t->options.skip_nonfinite || (t->scaling.on && update),
-                      .begun = update && t->begun.step == run->step};
+                      .begun = t->begun.step == run->step && t->begun.mode == run->mode};
     if (job.begun)
         memcpy(counts, t->begun.counts, sizeof *counts * (size_t)t->losses);
     else if (!predicts)
@@ -566,6 +569,8 @@ int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, dou
     set_scalars(t, run, t->step, counts, job.scalars);
     clear_results(t);
     int rc = job.begun || runs_ahead(t) ? run_two(t, &job) : mgpu_team_run(t->team, run_rank, &job);
+    if (rc < 0)
+        drop_begun(t);
     MGPU_TRY(rc == MGPU_EINVALID ? find_reason(t, &job) : rc);
     for (int i = 0; i < t->losses && !predicts; i++)
         losses[i] = result(t, i);

@@ -94,9 +94,10 @@ struct mgpu_ahead {
     int piece;
 };
 
-/* The step after the one that was told last, whose first piece the ranks have already
+/* The batch after the one that was told last, whose first piece the ranks have already
  * (options.run_ahead). */
 struct mgpu_begun {
+    enum mgpu_mode mode;
     int64_t step; /* 0: none */
     double counts[MGPU_MAX_LOSSES];
 };

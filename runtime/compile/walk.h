@@ -9,6 +9,7 @@
 
 struct mgpu_execution {
     bool last_piece;      /* run what only the last piece of a batch runs */
+    bool later_piece;     /* it is not the first */
     bool idle;            /* this rank has no samples in this piece */
     bool contributes;     /* this rank's stored gradients hold something */
     int losses;           /* the first so many results of the whole graph must be finite */

@@ -173,6 +173,7 @@ static int begin_piece(const struct job *job, struct mgpu_rank *rank, const stru
     scalars[MGPU_SCALAR_RANK_SHARE] = all > 0 ? (double)count / all : 0;
     scalars[MGPU_SCALAR_SAMPLE_BASE] = (double)piece->own_first;
     struct mgpu_execution r = {.last_piece = piece->number == job->pieces - 1,
+                               .later_piece = piece->number > 0,
                                .idle = count == 0,
                                .contributes = t->pieces > 1 || count > 0,
                                .losses = run->mode == MGPU_MODE_PREDICT ? 0 : t->losses,
@@ -199,82 +200,38 @@ static int end_piece(const struct job *job, struct mgpu_rank *rank, const struct
     return run->after ? run->after(t, rank, p, first, count, run->context) : 0;
 }
 
-/* What a step changes, put aside in case it comes out not finite, and put back: --skip-nonfinite,
- * and float16, whose gradients end a step in the same way on every rank. */
+/* What a step changes, put aside in case it comes out not finite, and put back, where the engine
+ * does not see to that. */
 static const enum mgpu_buffer changed[] = {MGPU_BUFFER_WEIGHTS, MGPU_BUFFER_STATES,
                                            MGPU_BUFFER_FIXED};
 
-struct range {
-    int64_t offset, bytes;
-};
-
-/* What holds the running statistics. */
-static struct range statistics_of(const struct mgpu_store_layout *store)
+static int64_t kept_bytes(const struct mgpu_rank *rank, int i)
 {
-    int64_t from = INT64_MAX, to = 0;
-    for (int i = 0; i < store->count; i++) {
-        const struct mgpu_stored *e = &store->entry[i];
-        if (e->role != MGPU_STATISTIC)
-            continue;
-        from = e->offset < from ? e->offset : from;
-        to = e->offset + e->bytes > to ? e->offset + e->bytes : to;
-    }
-    return to ? (struct range){from, to - from} : (struct range){0, 0};
-}
-
-/* Gradients that are not finite are so on all ranks, if all have the same: an engine that holds the
- * updates then leaves only the statistics. */
-static struct range kept_range(const struct mgpu_trainer *t, const struct mgpu_rank *rank, int i)
-{
-    bool held = rank->engine->ops->holds_updates && !t->options.skip_nonfinite && rank->places == 1;
-    if (held && changed[i] == MGPU_BUFFER_FIXED)
-        return statistics_of(t->store[rank->rank]);
-    return (struct range){0, held ? 0 : mgpu_rank_own(rank, changed[i])};
-}
-
-static bool keeps(const struct mgpu_trainer *t)
-{
-    int64_t bytes = 0;
-    for (int r = 0; r < mgpu_team_size(t->team); r++)
-        for (int i = 0; i < MGPU_KEPT; i++)
-            bytes += kept_range(t, mgpu_team_rank(t->team, r), i).bytes;
-    return bytes > 0;
+    return rank->engine->ops->undoes ? 0 : mgpu_rank_own(rank, changed[i]);
 }
 
 int mgpu_keep_allocate(struct mgpu_trainer *t)
 {
     for (int r = 0; r < mgpu_team_size(t->team); r++)
         for (int i = 0; i < MGPU_KEPT; i++)
-            MGPU_TRY(mgpu_alloc(&t->kept[r][i],
-                                (uint64_t)kept_range(t, mgpu_team_rank(t->team, r), i).bytes,
+            MGPU_TRY(mgpu_alloc(&t->kept[r][i], (uint64_t)kept_bytes(mgpu_team_rank(t->team, r), i),
                                 "a copy of the weights, for steps that are not finite"));
     return 0;
 }
 
-static int keep(struct mgpu_trainer *t, struct mgpu_rank *rank)
+static void keep(struct mgpu_trainer *t, struct mgpu_rank *rank)
 {
-    for (int i = 0; i < MGPU_KEPT; i++) {
-        struct range k = kept_range(t, rank, i);
-        if (!k.bytes)
-            continue;
-        MGPU_TRY(mgpu_rank_download(rank, changed[i], k.offset, k.bytes));
-        memcpy(t->kept[rank->rank][i], (char *)rank->buffer[changed[i]] + k.offset,
-               (size_t)k.bytes);
-    }
-    return 0;
+    for (int i = 0; i < MGPU_KEPT; i++)
+        if (kept_bytes(rank, i))
+            memcpy(t->kept[rank->rank][i], rank->buffer[changed[i]], (size_t)kept_bytes(rank, i));
 }
 
 static int put_back(struct mgpu_rank *rank, void *context)
 {
-    struct mgpu_trainer *t = context;
-    for (int i = 0; i < MGPU_KEPT; i++) {
-        struct range k = kept_range(t, rank, i);
-        if (!k.bytes)
-            continue;
-        memcpy((char *)rank->buffer[changed[i]] + k.offset, t->kept[rank->rank][i],
-               (size_t)k.bytes);
-        MGPU_TRY(mgpu_rank_upload(rank, changed[i], k.offset, k.bytes));
-    }
+    const struct mgpu_trainer *t = context;
+    for (int i = 0; i < MGPU_KEPT; i++)
+        if (kept_bytes(rank, i))
+            memcpy(rank->buffer[changed[i]], t->kept[rank->rank][i], (size_t)kept_bytes(rank, i));
     return 0;
 }
 
@@ -282,7 +239,7 @@ static int put_back(struct mgpu_rank *rank, void *context)
 static int prepare_rank(const struct job *job, struct mgpu_rank *rank)
 {
     if (job->skips && job->run->update)
-        MGPU_TRY(keep(job->t, rank));
+        keep(job->t, rank);
     if (job->t->pieces > 1 && job->run->mode == MGPU_MODE_TRAIN)
         MGPU_TRY(mgpu_rank_clear(rank, MGPU_BUFFER_GRADIENTS));
     return 0;
@@ -520,9 +477,9 @@ static bool runs_ahead(const struct mgpu_trainer *t)
 static bool may_begin_next(const struct mgpu_trainer *t, const struct mgpu_batch_run *run)
 {
     const struct mgpu_loss_scale *s = &t->scaling;
-    bool scale_is_known = !s->on || (!keeps(t) && s->good + 1 < s->every);
-    return runs_ahead(t) && run->next && !run->next->waits && !t->options.skip_nonfinite &&
-           !t->options.gradients && scale_is_known;
+    bool scale_is_known = !s->on || s->good + 1 < s->every;
+    return runs_ahead(t) && run->next && !run->next->waits && !t->options.gradients &&
+           scale_is_known;
 }
 
 /* What is wrong with the next step's labels is said when it is its turn. */

@@ -11,7 +11,7 @@
 
 /* Calls of a step beside its graph, on two ranks: inputs up and to their place, scalars up, results
  * back; and where no other step is on the GPU, `stop` is lowered. */
-enum { STEPS = 4, SAMPLES = 12, UP = 2, COPIES = UP + 2 * 3, STOPS = 2 };
+enum { STEPS = 4, SAMPLES = 12, UP = 2, COPIES = UP + 2 * 3, STOPS = 1 };
 
 static const char *const two = "cuda:0,cuda:0";
 static const struct tiny_weight weights[] = {{"a", 12}, {"b", 12}, {"c", 12}};

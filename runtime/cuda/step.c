@@ -192,6 +192,19 @@ static int take_inputs(const struct mgpu_gpu_rank *rank, CUstream stream)
     return 0;
 }
 
+/* In place of what came up for them. */
+static int take_carried(const struct mgpu_gpu_rank *rank, CUstream stream)
+{
+    for (int i = 0; i < rank->run->carries; i++) {
+        const struct mgpu_carry *c = &rank->run->carry[i];
+        GPU_TRY(&rank->all->gpu, cuMemcpyDtoDAsync,
+                ((CUdeviceptr)rank->buffer[MGPU_BUFFER_INPUTS] + (CUdeviceptr)c->input,
+                 (CUdeviceptr)rank->buffer[MGPU_BUFFER_RESULTS] + (CUdeviceptr)c->result,
+                 (size_t)c->bytes, stream));
+    }
+    return 0;
+}
+
 static int take_scalars(const struct mgpu_gpu_rank *rank, CUstream stream)
 {
     GPU_TRY(&rank->all->gpu, cuMemcpyHtoDAsync,
@@ -208,6 +221,7 @@ static int bring(const struct mgpu_gpu_rank *rank)
 {
     CUstream first = rank->all->rank[0].compute;
     MGPU_TRY(take_inputs(rank, first));
+    MGPU_TRY(take_carried(rank, first));
     MGPU_TRY(take_scalars(rank, first));
     if (rank->rank == 0 && rank->given == rank->finished && !rank->run->later_piece)
         GPU_TRY(&rank->all->gpu, cuMemsetD8Async, (rank->all->stop, 0, 4, first));

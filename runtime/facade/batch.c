@@ -15,6 +15,7 @@ struct job {
     bool names;                /* nothing runs but what led to a stop */
     const char *prefix;        /* of what that says; NULL: none */
     bool begun;                /* it was given to the ranks while the batch before it ran */
+    bool follows;              /* it is being given to them then: states are there */
     const struct job *next;    /* given to them while this one runs; NULL: none */
     bool sent[MGPU_MAX_RANKS]; /* the next batch's inputs are on the rank, or it has none there */
     double scalars[MGPU_SCALARS];
@@ -130,7 +131,7 @@ static bool send_next(struct mgpu_trainer *t, struct mgpu_rank *rank, const stru
     const struct mgpu_batch_run *run = piece->run;
     int number = piece->number + 1;
     struct piece next;
-    if (!rank->engine->ops->finish || t->carries)
+    if (!rank->engine->ops->finish)
         return false;
     if (number == pieces_of(t, run)) {
         run = run->next;
@@ -166,6 +167,7 @@ static int begin_piece(const struct job *job, struct mgpu_rank *rank, const stru
     struct mgpu_program *p = piece->program;
     int64_t count = piece->own_count;
     MGPU_TRY(send_now(t, rank, piece));
+    int carries = job->follows && count ? mgpu_state_carry(t, rank->rank, p) : 0;
     double scalars[MGPU_SCALARS], all = (double)piece->count;
     memcpy(scalars, job->scalars, sizeof scalars);
     scalars[MGPU_SCALAR_PIECE] = all;
@@ -181,6 +183,8 @@ static int begin_piece(const struct job *job, struct mgpu_rank *rank, const stru
                                .not_finite = job->skips ? &t->not_finite[rank->rank] : NULL,
                                .names = job->names,
                                .scalars = scalars,
+                               .carries = carries,
+                               .carry = t->carry[rank->rank],
                                .times = t->times ? t->times[rank->rank] : p->seconds};
     return mgpu_rank_execute(rank, p, &r);
 }
@@ -256,7 +260,8 @@ static int run_rank(struct mgpu_rank *rank, void *context)
         MGPU_TRY(begin_piece(job, rank, &piece));
         if (job->names)
             continue;
-        send_next(t, rank, &piece);
+        if (!t->carries)
+            send_next(t, rank, &piece);
         MGPU_TRY(end_piece(job, rank, &piece));
     }
     return 0;
@@ -267,6 +272,22 @@ static int run_rank(struct mgpu_rank *rank, void *context)
  * With options.run_ahead the next piece, of this batch or of the next one, is on the GPU, behind
  * this one, before the host reads this one's loss: so the GPU waits for nobody between two steps.
  * What is not finite in one stops the updates of the other there, too. */
+
+/* Whether a piece may begin before the host has read what came of the one before it. */
+static bool runs_ahead(const struct mgpu_trainer *t)
+{
+    return t->options.run_ahead && finishes(t) && !is_timed(t);
+}
+
+/* Whether the next step may, too: nothing of it depends on how this one ends, but for what the GPU
+ * itself sees to. */
+static bool may_begin_next(const struct mgpu_trainer *t, const struct mgpu_batch_run *run)
+{
+    const struct mgpu_loss_scale *s = &t->scaling;
+    bool scale_is_known = !s->on || s->good + 1 < s->every;
+    return runs_ahead(t) && run->next && !run->next->waits && !t->options.gradients &&
+           scale_is_known && mgpu_state_follows(t, run->count, run->next->count);
+}
 
 static int begin_first(const struct job *job, struct mgpu_rank *rank)
 {
@@ -290,7 +311,8 @@ static int begin_rank(struct mgpu_rank *rank, void *context)
         MGPU_TRY(end_piece(job, rank, &piece));
         piece = next;
     }
-    job->sent[rank->rank] = send_next(job->t, rank, &piece);
+    job->sent[rank->rank] =
+        (!job->t->carries || may_begin_next(job->t, job->run)) && send_next(job->t, rank, &piece);
     return 0;
 }
 
@@ -466,22 +488,6 @@ static int skip(struct mgpu_trainer *t, struct job *job)
     return rc == MGPU_EINVALID ? find_reason(t, job) : rc;
 }
 
-/* Whether a piece may begin before the host has read what came of the one before it. */
-static bool runs_ahead(const struct mgpu_trainer *t)
-{
-    return t->options.run_ahead && finishes(t) && !t->carries && !is_timed(t);
-}
-
-/* Whether the next step may, too: nothing of it depends on how this one ends, but for what the GPU
- * itself sees to. */
-static bool may_begin_next(const struct mgpu_trainer *t, const struct mgpu_batch_run *run)
-{
-    const struct mgpu_loss_scale *s = &t->scaling;
-    bool scale_is_known = !s->on || s->good + 1 < s->every;
-    return runs_ahead(t) && run->next && !run->next->waits && !t->options.gradients &&
-           scale_is_known;
-}
-
 /* What is wrong with the next step's labels is said when it is its turn. */
 static bool prepare_next(struct mgpu_trainer *t, struct job *next)
 {
@@ -496,7 +502,7 @@ static bool prepare_next(struct mgpu_trainer *t, struct job *next)
 static int run_two(struct mgpu_trainer *t, struct job *job)
 {
     bool both = may_begin_next(t, job->run);
-    struct job next = {.t = t, .run = job->run->next, .skips = job->skips};
+    struct job next = {.t = t, .run = job->run->next, .skips = job->skips, .follows = true};
     next.pieces = both ? pieces_of(t, next.run) : 0;
     MGPU_TRY(mgpu_team_run(t->team, begin_rank, job));
     for (int r = 0; r < mgpu_team_size(t->team); r++)

@@ -15,9 +15,10 @@ struct mgpu_engine;
 struct mgpu_engine_ops {
     const struct mgpu_backend *backend; /* programs are compiled with its kernels */
 
-    /* Where a gradient is not finite and run->not_finite says that this stops nothing, the rank's
-     * updates are left out all the same. */
-    bool holds_updates;
+    /* Where a loss or gradient of some rank is not finite in a piece of a batch, and
+     * run->not_finite says that this stops nothing, the batch changes no weight, optimizer state or
+     * running statistic of any rank. */
+    bool undoes;
 
     /* Before anything is compiled on the calling thread. */
     int (*enter)(struct mgpu_engine *engine);

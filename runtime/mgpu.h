@@ -119,8 +119,8 @@ int mgpu_step(struct mgpu_trainer *trainer, struct mgpu_step_result *result);
  * loss of this one, so that the GPU never waits for the host. The weights are then no longer those
  * of the step that was told: who wants them within an epoch calls this before, which is mgpu_step
  * for a step that has begun, and begins no other. 0: none has. Where the next step needs the host
- * to know how this one ends, it has not: with skip_nonfinite, carried states, profile, gradients,
- * and in float16 where there are running statistics. */
+ * to know how this one ends, it has not: with profile, gradients, before a larger loss_scale, and
+ * with carried states in pieces, on placed ranks or before a batch of another size. */
 int mgpu_step_begun(struct mgpu_trainer *trainer, struct mgpu_step_result *result);
 
 /* Named numbers: the loss and the metrics, of the epoch so far or of an evaluation. */

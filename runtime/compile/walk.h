@@ -7,8 +7,14 @@
 
 #include "runtime/compile/program.h"
 
+/* Bytes of the results that are inputs of the next run: offsets in their buffers. */
+struct mgpu_carry {
+    int64_t result, input, bytes;
+};
+
 struct mgpu_execution {
     bool last_piece;      /* run what only the last piece of a batch runs */
+    bool later_piece;     /* it is not the first */
     bool idle;            /* this rank has no samples in this piece */
     bool contributes;     /* this rank's stored gradients hold something */
     int losses;           /* the first so many results of the whole graph must be finite */
@@ -16,6 +22,8 @@ struct mgpu_execution {
     bool *not_finite;     /* NULL: what is not finite stops before the update; else it is noted here
                            * and the update is done */
     const double *scalars;
+    int carries; /* taken from the run before, which has not been finished yet */
+    const struct mgpu_carry *carry;
     bool names;    /* nothing runs but what led to a stop (program->stop), to name where it began */
     double *times; /* NULL, or seconds by instruction are added up here: of computing; of
                     * communication, what this rank waited for it */

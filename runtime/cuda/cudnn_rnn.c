@@ -8,7 +8,8 @@
  *     reverse   none alone: the steps are copied in reverse order
  *
  * The reserve is kept in the operator's where cuDNN's fits there (backward writes to it, and nobody
- * reads it after that); else backward runs forward again. cuDNN has no clip, peepholes, other
+ * reads it after that); else backward runs forward again. Without the operator's there is no
+ * gradient, and forward runs as inference, which needs none. cuDNN has no clip, peepholes, other
  * activations, or a GRU that resets before its product; and it takes sequence lengths from the
  * host, so that only whole sequences remain. Gradients of operands that are absent are not written:
  * nobody can want them. */
@@ -30,6 +31,7 @@ enum { WEIGHTS, D_WEIGHTS, LENGTH, X_STEPS, Y_STEPS, DY_STEPS, DX_STEPS, KEPT, W
 struct rnn {
     bool backward, reverse, bias, keeps; /* keeps: the operator's reserve holds cuDNN's */
     int64_t T, N, D, I, H, G, size;      /* size: bytes of an element */
+    cudnnForwardMode_t mode;
     cudnnRNNDescriptor_t rnn;
     cudnnRNNDataDescriptor_t x, y;
     cudnnTensorDescriptor_t state, matrix, vector;
@@ -173,7 +175,7 @@ static void guess_sizes(struct rnn *r)
 {
     int64_t states = r->T * r->N * r->D * r->H * r->size;
     r->weights = (size_t)(r->D * r->G * r->H * (r->I + r->H + 2) * r->size);
-    r->reserve = (size_t)(states * (r->G + 2));
+    r->reserve = r->mode == CUDNN_FWD_MODE_TRAINING ? (size_t)(states * (r->G + 2)) : 0;
     r->work = (size_t)(2 * states * (r->G + 2));
 }
 
@@ -183,8 +185,8 @@ static int find_sizes(struct rnn *r, const struct mgpu_cudnn *dnn)
         guess_sizes(r);
         return 0;
     }
-    cudnnStatus_t s = dnn->api.cudnnGetRNNTempSpaceSizes(
-        dnn->handle, r->rnn, CUDNN_FWD_MODE_TRAINING, r->x, &r->work, &r->reserve);
+    cudnnStatus_t s = dnn->api.cudnnGetRNNTempSpaceSizes(dnn->handle, r->rnn, r->mode, r->x,
+                                                         &r->work, &r->reserve);
     if (s == CUDNN_STATUS_SUCCESS)
         s = dnn->api.cudnnGetRNNWeightSpaceSize(dnn->handle, r->rnn, &r->weights);
     return mgpu_cudnn_status(dnn, s, "sizes of a recurrent layer");
@@ -228,6 +230,9 @@ static int prepare(struct mgpu_library_call *call)
     *r = (struct rnn){.backward = node->op == &mgpu_op_rnn_grad,
                       .reverse = a->direction == MGPU_RNN_REVERSE,
                       .bias = input(node, B) != NULL,
+                      .mode = node->op == &mgpu_op_rnn_grad || output(node, OUT_RESERVE)
+                                  ? CUDNN_FWD_MODE_TRAINING
+                                  : CUDNN_FWD_MODE_INFERENCE,
                       .T = x->dims[0].value,
                       .N = x->dims[1].value,
                       .I = x->dims[2].value,
@@ -265,9 +270,10 @@ static void release(struct mgpu_library_call *call)
 
 /* ---- Moving ---------------------------------------------------------------------------------- */
 
+/* NULL: the part has no bytes. */
 static void *scratch(const struct going *g, int part)
 {
-    return g->workspace + g->r->at[part];
+    return g->r->at[part] < 0 ? NULL : g->workspace + g->r->at[part];
 }
 
 static int driver_status(const struct going *g, CUresult result, const char *what)
@@ -396,10 +402,10 @@ static int run_layer(const struct going *g, const void *x, void *y, void *h, voi
     const struct mgpu_cudnn *dnn = &g->library->dnn;
     return mgpu_cudnn_status(
         dnn,
-        dnn->api.cudnnRNNForward(dnn->handle, r->rnn, CUDNN_FWD_MODE_TRAINING, scratch(g, LENGTH),
-                                 r->x, x, r->y, y, r->state, in(g, INITIAL_H), h, r->state,
-                                 in(g, INITIAL_C), c, r->weights, scratch(g, WEIGHTS), r->work,
-                                 scratch(g, WORK), r->reserve, reserve),
+        dnn->api.cudnnRNNForward(dnn->handle, r->rnn, r->mode, scratch(g, LENGTH), r->x, x, r->y, y,
+                                 r->state, in(g, INITIAL_H), h, r->state, in(g, INITIAL_C), c,
+                                 r->weights, scratch(g, WEIGHTS), r->work, scratch(g, WORK),
+                                 r->reserve, reserve),
         "cudnnRNNForward");
 }
 

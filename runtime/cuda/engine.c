@@ -64,10 +64,10 @@ static int allocate(struct mgpu_engine *engine, const int64_t bytes[MGPU_BUFFERS
             MGPU_TRY(host_memory(rank, b, bytes[b] + STOP));
         host[b] = rank->host[b];
     }
-    rank->stop =
-        (CUdeviceptr)rank->buffer[MGPU_BUFFER_RESULTS] + (CUdeviceptr)bytes[MGPU_BUFFER_RESULTS];
-    rank->queue = (struct mgpu_gpu_queue){
-        .gpu = &rank->all->gpu, .stream = rank->compute, .stop = rank->stop};
+    if (rank->rank == 0)
+        rank->all->stop = (CUdeviceptr)rank->buffer[MGPU_BUFFER_RESULTS] +
+                          (CUdeviceptr)bytes[MGPU_BUFFER_RESULTS];
+    rank->queue = (struct mgpu_gpu_queue){.gpu = &rank->all->gpu, .stream = rank->compute};
     return 0;
 }
 
@@ -147,6 +147,38 @@ static void emit_checks(const struct mgpu_gpu_rank *rank, struct mgpu_gpu_bound 
     }
 }
 
+/* What a program changes of MGPU_BUFFER_FIXED before its updates; each that trains the same. */
+static void find_statistics(struct mgpu_gpu_rank *rank, const struct mgpu_program *p)
+{
+    int64_t from = INT64_MAX, to = 0;
+    for (int k = 0; k < p->instructions; k++) {
+        const struct mgpu_instruction *in = &p->instruction[k];
+        for (int i = 0; i < in->operands && in->node->origin.role != MGPU_UPDATE; i++) {
+            const struct mgpu_operand *o = &in->operand[i];
+            if (o->buffer != MGPU_BUFFER_FIXED || !o->write || o->bytes <= 0)
+                continue;
+            from = o->offset < from ? o->offset : from;
+            to = o->offset + o->bytes > to ? o->offset + o->bytes : to;
+        }
+    }
+    rank->statistics = to ? from : 0;
+    rank->statistics_bytes = to ? to - from : 0;
+}
+
+static int prepare_statistics(struct mgpu_gpu_rank *rank, const struct mgpu_program *p,
+                              struct mgpu_gpu_batch *batch)
+{
+    if (rank->statistics_bytes)
+        return 0;
+    find_statistics(rank, p);
+    if (!rank->statistics_bytes)
+        return 0;
+    mgpu_emit_put_back(&rank->put_back.emitted, rank->statistics_bytes / 4, MGPU_GPU_KERNEL);
+    mgpu_gpu_batch_add(batch, &rank->put_back);
+    return mgpu_gpu_alloc(&rank->all->gpu, &rank->kept, rank->statistics_bytes,
+                          "a copy of the running statistics");
+}
+
 static int load_kernels(struct mgpu_gpu_rank *rank, struct mgpu_gpu_bound *b)
 {
     struct mgpu_gpu_batch batch = {0};
@@ -159,7 +191,9 @@ static int load_kernels(struct mgpu_gpu_rank *rank, struct mgpu_gpu_bound *b)
     }
     mgpu_gpu_emit_sums(rank->all, b, &batch);
     emit_checks(rank, b, &batch);
-    int rc = mgpu_gpu_batch_load(&batch, &rank->all->gpu);
+    int rc = prepare_statistics(rank, b->program, &batch);
+    if (rc == 0)
+        rc = mgpu_gpu_batch_load(&batch, &rank->all->gpu);
     mgpu_gpu_batch_free(&batch);
     return rc;
 }
@@ -290,8 +324,8 @@ static void free_streams(struct mgpu_gpu_rank *rank)
         cu->cuStreamDestroy(rank->compute);
     if (rank->copy)
         cu->cuStreamDestroy(rank->copy);
-    CUevent event[] = {rank->here, rank->sent, rank->taken};
-    for (int i = 0; i < 3; i++)
+    CUevent event[] = {rank->here, rank->looked, rank->sent, rank->taken};
+    for (int i = 0; i < 4; i++)
         if (event[i])
             cu->cuEventDestroy(event[i]);
     free(rank->communicate);
@@ -314,6 +348,9 @@ static void free_rank(struct mgpu_gpu_rank *rank)
         if (!is_pinned(b))
             mgpu_free(rank->host[b]);
     }
+    mgpu_emitted_free(&rank->put_back.emitted);
+    if (rank->kept)
+        cu->cuMemFree(rank->kept);
     if (rank->memory)
         cu->cuMemFree(rank->memory);
     free_streams(rank);
@@ -340,7 +377,7 @@ static void free_engine(struct mgpu_engine *engine)
 }
 
 static const struct mgpu_engine_ops ops = {.backend = &mgpu_backend_cuda,
-                                           .holds_updates = true,
+                                           .undoes = true,
                                            .enter = enter,
                                            .allocate = allocate,
                                            .bind = bind,
@@ -363,6 +400,7 @@ static int open_rank(struct mgpu_gpu_ranks *all, int r)
     GPU_TRY(&all->gpu, cuStreamCreateWithPriority, (&rank->compute, CU_STREAM_NON_BLOCKING, 0));
     GPU_TRY(&all->gpu, cuStreamCreateWithPriority, (&rank->copy, CU_STREAM_NON_BLOCKING, 0));
     MGPU_TRY(make_events(rank, &rank->here, 1));
+    MGPU_TRY(make_events(rank, &rank->looked, 1));
     MGPU_TRY(make_events(rank, &rank->taken, 1));
     MGPU_TRY(make_events(rank, &rank->sent, 1));
     GPU_TRY(&all->gpu, cuEventRecord, (rank->taken, rank->copy));

@@ -178,8 +178,8 @@ int mgpu_gpu_run_pass(struct mgpu_gpu_rank *rank, const struct mgpu_gpu_pass *pa
         access[n] = (struct mgpu_cuda_access){pointer[n], bytes, i >= in->inputs};
         n++;
     }
-    pointer[n] = rank->stop;
-    access[n++] = (struct mgpu_cuda_access){rank->stop, 4, false};
+    pointer[n] = rank->all->stop;
+    access[n++] = (struct mgpu_cuda_access){rank->all->stop, 4, false};
     mgpu_gpu_touches(rank, rank->compute, access, n);
     return mgpu_gpu_submit(&rank->queue, &pass->kernel, pointer);
 }

@@ -8,7 +8,12 @@
  * up, to a place of their own on the GPU; the run that wants them copies them from there to where
  * kernels read. So those of the next run go up while this one computes. Scalars and results: two
  * runs may have been given to the GPU, and the second waits there when the host reads what the
- * first one has brought. `stop` stays raised from one to the other.
+ * first one has brought.
+ *
+ * `stop`, a word of the first rank's, is raised by what is not finite on any of them: the ranks
+ * look one after the other, and their updates come when all have looked. It stays raised in later
+ * pieces of the batch, and in a run that was given before this one was finished. Running statistics
+ * change before that is known: they are kept, and put back.
  */
 #ifndef MGPU_CUDA_RANKS_H
 #define MGPU_CUDA_RANKS_H
@@ -56,17 +61,21 @@ struct mgpu_gpu_rank {
     struct mgpu_engine engine;
     struct mgpu_gpu_ranks *all;
     int rank, replica, place;
-    CUdeviceptr memory, stop;
+    CUdeviceptr memory;
     void *buffer[MGPU_BUFFERS], *host[MGPU_BUFFERS]; /* on the GPU; as the host sees them */
     int64_t bytes[MGPU_BUFFERS];
     CUstream compute, *communicate;    /* communicate: by group */
     CUevent here, *arrived, *answered; /* of its streams; by group */
+    CUevent looked;                    /* at what is not finite */
     CUstream copy;
     void *pinned[MGPU_BUFFERS][MGPU_GPU_RUNS]; /* inputs, results, scalars; one is host[] */
     int writes;                                /* inputs: which of the two */
     CUdeviceptr ahead;                         /* where they come up to */
     int64_t input_bytes;                       /* that were sent last */
     CUevent sent, taken;                       /* they are there; they are where kernels read */
+    int64_t statistics, statistics_bytes;      /* where they lie in MGPU_BUFFER_FIXED */
+    CUdeviceptr kept;                          /* as they were before the batch */
+    struct mgpu_gpu_kernel put_back;
     int bounds;
     struct mgpu_gpu_bound **bound;
 
@@ -79,7 +88,7 @@ struct mgpu_gpu_rank {
     struct mgpu_walk walk;
     struct mgpu_gpu_queue queue;
     struct mgpu_gpu_marks *marks; /* NULL: nobody asked for times */
-    bool walked;
+    bool walked, checked;
     int rc; /* of submitting it */
     char text[1024];
 };
@@ -90,6 +99,7 @@ struct mgpu_gpu_ranks {
     struct mgpu_gpu gpu;
     int count, replicas, places, references;
     struct mgpu_gpu_rank *rank;
+    CUdeviceptr stop;
     bool no_capture; /* something in a step cannot be captured */
     bool capturing;
     CUevent done[MGPU_GPU_RUNS];

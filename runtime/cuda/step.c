@@ -35,7 +35,7 @@ static void tell_operands(const struct mgpu_gpu_rank *rank, const struct mgpu_in
             access[n++] = (struct mgpu_cuda_access){(CUdeviceptr)at, o->bytes, o->write};
     }
     if (in->node->origin.role == MGPU_UPDATE)
-        access[n++] = (struct mgpu_cuda_access){rank->stop, 4, false};
+        access[n++] = (struct mgpu_cuda_access){rank->all->stop, 4, false};
     mgpu_gpu_touches(rank, rank->compute, access, n);
 }
 
@@ -81,19 +81,27 @@ static int wait(struct mgpu_walk *walk, const struct mgpu_instruction *by, int k
 static int look_at(struct mgpu_gpu_rank *rank, const struct mgpu_gpu_kernel *kernel,
                    enum mgpu_buffer buffer, int64_t offset, int64_t bytes)
 {
-    CUdeviceptr pointer[] = {(CUdeviceptr)rank->buffer[buffer] + (CUdeviceptr)offset, rank->stop};
-    struct mgpu_cuda_access access[] = {{pointer[0], bytes, false}, {rank->stop, 4, true}};
+    CUdeviceptr stop = rank->all->stop;
+    CUdeviceptr pointer[] = {(CUdeviceptr)rank->buffer[buffer] + (CUdeviceptr)offset, stop};
+    struct mgpu_cuda_access access[] = {{pointer[0], bytes, false}, {stop, 4, true}};
     mgpu_gpu_touches(rank, rank->compute, access, 2);
     return mgpu_gpu_submit(&rank->queue, kernel, pointer);
 }
 
-/* On the GPU: what is not finite raises `stop`, which updates look at. */
-static int check(struct mgpu_walk *walk, const struct mgpu_instruction *update)
+static int follow(const struct mgpu_gpu_rank *rank, const struct mgpu_gpu_rank *other)
 {
-    (void)update;
-    struct mgpu_gpu_rank *rank = rank_of(walk);
-    const struct mgpu_program *p = walk->program;
-    const struct mgpu_execution *run = walk->run;
+    if (other != rank)
+        GPU_TRY(&rank->all->gpu, cuStreamWaitEvent, (rank->compute, other->looked, 0));
+    return 0;
+}
+
+/* What is not finite raises `stop`. */
+static int look(struct mgpu_gpu_rank *rank)
+{
+    const struct mgpu_program *p = rank->now->program;
+    const struct mgpu_execution *run = rank->run;
+    if (rank->rank > 0)
+        MGPU_TRY(follow(rank, rank - 1));
     for (int i = 0; i < p->results && !run->idle; i++) {
         const struct mgpu_port *r = &p->result[i];
         if (r->index < run->losses)
@@ -103,11 +111,70 @@ static int check(struct mgpu_walk *walk, const struct mgpu_instruction *update)
     if (run->check_gradients && rank->bytes[MGPU_BUFFER_GRADIENTS])
         MGPU_TRY(look_at(rank, &rank->now->finite_gradients, MGPU_BUFFER_GRADIENTS, 0,
                          rank->bytes[MGPU_BUFFER_GRADIENTS]));
+    if (rank->all->count > 1)
+        GPU_TRY(&rank->all->gpu, cuEventRecord, (rank->looked, rank->compute));
+    rank->checked = true;
+    return 0;
+}
+
+/* Updates look at `stop` when all ranks have raised it, or not. */
+static int check(struct mgpu_walk *walk, const struct mgpu_instruction *update)
+{
+    (void)update;
+    struct mgpu_gpu_rank *rank = rank_of(walk);
+    const struct mgpu_gpu_rank *last = &rank->all->rank[rank->all->count - 1];
+    if (!rank->checked && rank->rank > 0 && !rank[-1].checked)
+        return MGPU_LATER;
+    if (!rank->checked)
+        MGPU_TRY(look(rank));
+    if (!last->checked)
+        return MGPU_LATER;
+    MGPU_TRY(follow(rank, last));
     return mgpu_gpu_mark(rank, -1);
 }
 
 static const struct mgpu_walk_ops ops = {
     .compute = compute, .communicate = communicate, .wait = wait, .check = check};
+
+/* ---- Running statistics ---------------------------------------------------------------------- */
+
+/* Whether the batch changes nothing where something is not finite, while the run goes on. */
+static bool undoes(const struct mgpu_gpu_rank *rank)
+{
+    return rank->run->check_gradients && rank->run->not_finite && rank->statistics_bytes;
+}
+
+static bool keeps(const struct mgpu_gpu_rank *rank)
+{
+    return undoes(rank) && !rank->run->later_piece;
+}
+
+static CUdeviceptr statistics_of(const struct mgpu_gpu_rank *rank)
+{
+    return (CUdeviceptr)rank->buffer[MGPU_BUFFER_FIXED] + (CUdeviceptr)rank->statistics;
+}
+
+static int keep(const struct mgpu_gpu_rank *rank, CUstream stream)
+{
+    if (keeps(rank))
+        GPU_TRY(&rank->all->gpu, cuMemcpyDtoDAsync,
+                (rank->kept, statistics_of(rank), (size_t)rank->statistics_bytes, stream));
+    return 0;
+}
+
+/* After each piece, for the next may never come: that of a batch which was given too early. */
+static int put_back(const struct mgpu_gpu_rank *rank, CUstream stream)
+{
+    const struct mgpu_gpu_queue queue = {.gpu = &rank->all->gpu, .stream = stream};
+    int64_t bytes = rank->statistics_bytes;
+    CUdeviceptr pointer[] = {statistics_of(rank), rank->kept, rank->all->stop};
+    struct mgpu_cuda_access access[] = {
+        {pointer[0], bytes, true}, {pointer[1], bytes, false}, {pointer[2], 4, false}};
+    if (!undoes(rank))
+        return 0;
+    mgpu_gpu_touches(rank, stream, access, 3);
+    return mgpu_gpu_submit(&queue, &rank->put_back, pointer);
+}
 
 /* ---- One run of all ranks -------------------------------------------------------------------- */
 
@@ -122,6 +189,19 @@ static int take_inputs(const struct mgpu_gpu_rank *rank, CUstream stream)
             ((CUdeviceptr)rank->buffer[MGPU_BUFFER_INPUTS], rank->ahead, (size_t)rank->input_bytes,
              stream));
     GPU_TRY(&rank->all->gpu, cuEventRecord, (rank->taken, stream));
+    return 0;
+}
+
+/* In place of what came up for them. */
+static int take_carried(const struct mgpu_gpu_rank *rank, CUstream stream)
+{
+    for (int i = 0; i < rank->run->carries; i++) {
+        const struct mgpu_carry *c = &rank->run->carry[i];
+        GPU_TRY(&rank->all->gpu, cuMemcpyDtoDAsync,
+                ((CUdeviceptr)rank->buffer[MGPU_BUFFER_INPUTS] + (CUdeviceptr)c->input,
+                 (CUdeviceptr)rank->buffer[MGPU_BUFFER_RESULTS] + (CUdeviceptr)c->result,
+                 (size_t)c->bytes, stream));
+    }
     return 0;
 }
 
@@ -141,13 +221,14 @@ static int bring(const struct mgpu_gpu_rank *rank)
 {
     CUstream first = rank->all->rank[0].compute;
     MGPU_TRY(take_inputs(rank, first));
+    MGPU_TRY(take_carried(rank, first));
     MGPU_TRY(take_scalars(rank, first));
-    if (rank->given == rank->finished)
-        GPU_TRY(&rank->all->gpu, cuMemsetD8Async, (rank->stop, 0, 4, first));
+    if (rank->rank == 0 && rank->given == rank->finished && !rank->run->later_piece)
+        GPU_TRY(&rank->all->gpu, cuMemsetD8Async, (rank->all->stop, 0, 4, first));
     return 0;
 }
 
-/* `stop` stands behind the results. */
+/* `stop` stands behind the first rank's results. */
 static int bring_back(const struct mgpu_gpu_rank *rank)
 {
     GPU_TRY(&rank->all->gpu, cuMemcpyDtoHAsync,
@@ -159,7 +240,8 @@ static int bring_back(const struct mgpu_gpu_rank *rank)
 
 static void begin_walk(struct mgpu_gpu_rank *rank)
 {
-    rank->walked = false;
+    rank->walked = rank->checked = false;
+    rank->queue.stop = rank->all->stop;
     rank->walk = (struct mgpu_walk){
         .ops = &ops, .context = rank, .program = rank->now->program, .run = rank->run};
 }
@@ -229,10 +311,16 @@ static int join_streams(struct mgpu_gpu_ranks *all)
 
 static int submit(struct mgpu_gpu_ranks *all)
 {
+    CUstream first = all->rank[0].compute;
+    for (int r = 0; r < all->count; r++)
+        MGPU_TRY(keep(&all->rank[r], first));
     MGPU_TRY(fork_streams(all));
     MGPU_TRY(begin_all(all));
     MGPU_TRY(walk_all(all));
-    return join_streams(all);
+    MGPU_TRY(join_streams(all));
+    for (int r = 0; r < all->count; r++)
+        MGPU_TRY(put_back(&all->rank[r], first));
+    return 0;
 }
 
 /* ---- Graphs ---------------------------------------------------------------------------------- */
@@ -241,7 +329,7 @@ static int submit(struct mgpu_gpu_ranks *all)
 struct key {
     const struct mgpu_program *program;
     int losses;
-    bool last_piece, idle, contributes, check_gradients, timed;
+    bool last_piece, idle, contributes, check_gradients, timed, keeps, undoes;
 };
 
 struct mgpu_gpu_graph {
@@ -262,6 +350,8 @@ static struct key key_of(const struct mgpu_gpu_rank *rank)
     k.contributes = rank->run->contributes;
     k.check_gradients = rank->run->check_gradients;
     k.timed = rank->run->times != NULL;
+    k.keeps = keeps(rank);
+    k.undoes = undoes(rank);
     return k;
 }
 
@@ -411,11 +501,12 @@ int mgpu_gpu_name_first(struct mgpu_gpu_rank *rank)
     return first ? mgpu_not_finite(what ? what : SOMETHING, first, false) : 0;
 }
 
-static int judge(const struct mgpu_gpu_rank *rank)
+static int judge(const struct mgpu_gpu_rank *rank, int64_t number)
 {
-    const char *results = rank->host[MGPU_BUFFER_RESULTS];
+    const struct mgpu_gpu_rank *first = &rank->all->rank[0];
+    const char *results = first->pinned[MGPU_BUFFER_RESULTS][number];
     uint32_t stop;
-    memcpy(&stop, results + rank->bytes[MGPU_BUFFER_RESULTS], sizeof stop);
+    memcpy(&stop, results + first->bytes[MGPU_BUFFER_RESULTS], sizeof stop);
     if (!stop)
         return 0;
     if (!rank->run->not_finite)
@@ -435,7 +526,7 @@ int mgpu_gpu_finish(struct mgpu_gpu_rank *rank)
     GPU_TRY(&rank->all->gpu, cuEventSynchronize, (rank->all->done[number]));
     MGPU_TRY(mgpu_gpu_add_times(rank));
     rank->marks = NULL;
-    return judge(rank);
+    return judge(rank, number);
 }
 
 void mgpu_gpu_submit_step(struct mgpu_gpu_ranks *all)

@@ -201,6 +201,17 @@ void mgpu_emit_finite(struct mgpu_emitted *out, enum mgpu_dtype type, int64_t co
     fclose(w.out);
 }
 
+void mgpu_emit_put_back(struct mgpu_emitted *out, int64_t words, const char *name)
+{
+    size_t size;
+    struct mgpu_writer w;
+    begin(&w, out, name, &size);
+    mgpu_write(&w, "\nKERNEL(%s_0)(u32 *to, const u32 *from, const u32 *stop", name);
+    begin_each(&w, words, 3);
+    mgpu_write(&w, "    if (*stop)\n        to[i] = from[i];\n}\n");
+    fclose(w.out);
+}
+
 void mgpu_emitted_free(struct mgpu_emitted *emitted)
 {
     free(emitted->text);

@@ -48,11 +48,13 @@ void mgpu_emit(struct mgpu_emitted *out, const struct mgpu_node *node, const cha
 
 /* Kernels that belong to no node, as NAME_0. The first adds `members` arrays of float, double or
  * int64, in order, and writes the sum to all of them: a pointer each. The second takes an array of
- * float or double and a u32, which it makes 1 where an element is not finite. */
+ * float or double and a u32, which it makes 1 where an element is not finite. The third copies
+ * `words` of 4 bytes, from its second pointer to its first, unless the u32 at its third is 0. */
 void mgpu_emit_sum(struct mgpu_emitted *out, enum mgpu_dtype type, int members, int64_t count,
                    const char *name);
 void mgpu_emit_finite(struct mgpu_emitted *out, enum mgpu_dtype type, int64_t count,
                       const char *name);
+void mgpu_emit_put_back(struct mgpu_emitted *out, int64_t words, const char *name);
 void mgpu_emitted_free(struct mgpu_emitted *emitted);
 
 /* What stands before the kernels: for NVRTC, or for a C compiler (prelude_host.cu says what the

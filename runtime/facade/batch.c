@@ -15,6 +15,7 @@ struct job {
     bool names;                /* nothing runs but what led to a stop */
     const char *prefix;        /* of what that says; NULL: none */
     bool begun;                /* it was given to the ranks while the batch before it ran */
+    bool follows;              /* it is being given to them then: states are there */
     const struct job *next;    /* given to them while this one runs; NULL: none */
     bool sent[MGPU_MAX_RANKS]; /* the next batch's inputs are on the rank, or it has none there */
     double scalars[MGPU_SCALARS];
@@ -130,7 +131,7 @@ static bool send_next(struct mgpu_trainer *t, struct mgpu_rank *rank, const stru
     const struct mgpu_batch_run *run = piece->run;
     int number = piece->number + 1;
     struct piece next;
-    if (!rank->engine->ops->finish || t->carries)
+    if (!rank->engine->ops->finish)
         return false;
     if (number == pieces_of(t, run)) {
         run = run->next;
@@ -166,6 +167,7 @@ static int begin_piece(const struct job *job, struct mgpu_rank *rank, const stru
     struct mgpu_program *p = piece->program;
     int64_t count = piece->own_count;
     MGPU_TRY(send_now(t, rank, piece));
+    int carries = job->follows && count ? mgpu_state_carry(t, rank->rank, p) : 0;
     double scalars[MGPU_SCALARS], all = (double)piece->count;
     memcpy(scalars, job->scalars, sizeof scalars);
     scalars[MGPU_SCALAR_PIECE] = all;
@@ -173,6 +175,7 @@ static int begin_piece(const struct job *job, struct mgpu_rank *rank, const stru
     scalars[MGPU_SCALAR_RANK_SHARE] = all > 0 ? (double)count / all : 0;
     scalars[MGPU_SCALAR_SAMPLE_BASE] = (double)piece->own_first;
     struct mgpu_execution r = {.last_piece = piece->number == job->pieces - 1,
+                               .later_piece = piece->number > 0,
                                .idle = count == 0,
                                .contributes = t->pieces > 1 || count > 0,
                                .losses = run->mode == MGPU_MODE_PREDICT ? 0 : t->losses,
@@ -180,6 +183,8 @@ static int begin_piece(const struct job *job, struct mgpu_rank *rank, const stru
                                .not_finite = job->skips ? &t->not_finite[rank->rank] : NULL,
                                .names = job->names,
                                .scalars = scalars,
+                               .carries = carries,
+                               .carry = t->carry[rank->rank],
                                .times = t->times ? t->times[rank->rank] : p->seconds};
     return mgpu_rank_execute(rank, p, &r);
 }
@@ -199,82 +204,38 @@ static int end_piece(const struct job *job, struct mgpu_rank *rank, const struct
     return run->after ? run->after(t, rank, p, first, count, run->context) : 0;
 }
 
-/* What a step changes, put aside in case it comes out not finite, and put back: --skip-nonfinite,
- * and float16, whose gradients end a step in the same way on every rank. */
+/* What a step changes, put aside in case it comes out not finite, and put back, where the engine
+ * does not see to that. */
 static const enum mgpu_buffer changed[] = {MGPU_BUFFER_WEIGHTS, MGPU_BUFFER_STATES,
                                            MGPU_BUFFER_FIXED};
 
-struct range {
-    int64_t offset, bytes;
-};
-
-/* What holds the running statistics. */
-static struct range statistics_of(const struct mgpu_store_layout *store)
+static int64_t kept_bytes(const struct mgpu_rank *rank, int i)
 {
-    int64_t from = INT64_MAX, to = 0;
-    for (int i = 0; i < store->count; i++) {
-        const struct mgpu_stored *e = &store->entry[i];
-        if (e->role != MGPU_STATISTIC)
-            continue;
-        from = e->offset < from ? e->offset : from;
-        to = e->offset + e->bytes > to ? e->offset + e->bytes : to;
-    }
-    return to ? (struct range){from, to - from} : (struct range){0, 0};
-}
-
-/* Gradients that are not finite are so on all ranks, if all have the same: an engine that holds the
- * updates then leaves only the statistics. */
-static struct range kept_range(const struct mgpu_trainer *t, const struct mgpu_rank *rank, int i)
-{
-    bool held = rank->engine->ops->holds_updates && !t->options.skip_nonfinite && rank->places == 1;
-    if (held && changed[i] == MGPU_BUFFER_FIXED)
-        return statistics_of(t->store[rank->rank]);
-    return (struct range){0, held ? 0 : mgpu_rank_own(rank, changed[i])};
-}
-
-static bool keeps(const struct mgpu_trainer *t)
-{
-    int64_t bytes = 0;
-    for (int r = 0; r < mgpu_team_size(t->team); r++)
-        for (int i = 0; i < MGPU_KEPT; i++)
-            bytes += kept_range(t, mgpu_team_rank(t->team, r), i).bytes;
-    return bytes > 0;
+    return rank->engine->ops->undoes ? 0 : mgpu_rank_own(rank, changed[i]);
 }
 
 int mgpu_keep_allocate(struct mgpu_trainer *t)
 {
     for (int r = 0; r < mgpu_team_size(t->team); r++)
         for (int i = 0; i < MGPU_KEPT; i++)
-            MGPU_TRY(mgpu_alloc(&t->kept[r][i],
-                                (uint64_t)kept_range(t, mgpu_team_rank(t->team, r), i).bytes,
+            MGPU_TRY(mgpu_alloc(&t->kept[r][i], (uint64_t)kept_bytes(mgpu_team_rank(t->team, r), i),
                                 "a copy of the weights, for steps that are not finite"));
     return 0;
 }
 
-static int keep(struct mgpu_trainer *t, struct mgpu_rank *rank)
+static void keep(struct mgpu_trainer *t, struct mgpu_rank *rank)
 {
-    for (int i = 0; i < MGPU_KEPT; i++) {
-        struct range k = kept_range(t, rank, i);
-        if (!k.bytes)
-            continue;
-        MGPU_TRY(mgpu_rank_download(rank, changed[i], k.offset, k.bytes));
-        memcpy(t->kept[rank->rank][i], (char *)rank->buffer[changed[i]] + k.offset,
-               (size_t)k.bytes);
-    }
-    return 0;
+    for (int i = 0; i < MGPU_KEPT; i++)
+        if (kept_bytes(rank, i))
+            memcpy(t->kept[rank->rank][i], rank->buffer[changed[i]], (size_t)kept_bytes(rank, i));
 }
 
 static int put_back(struct mgpu_rank *rank, void *context)
 {
-    struct mgpu_trainer *t = context;
-    for (int i = 0; i < MGPU_KEPT; i++) {
-        struct range k = kept_range(t, rank, i);
-        if (!k.bytes)
-            continue;
-        memcpy((char *)rank->buffer[changed[i]] + k.offset, t->kept[rank->rank][i],
-               (size_t)k.bytes);
-        MGPU_TRY(mgpu_rank_upload(rank, changed[i], k.offset, k.bytes));
-    }
+    const struct mgpu_trainer *t = context;
+    for (int i = 0; i < MGPU_KEPT; i++)
+        if (kept_bytes(rank, i))
+            memcpy(rank->buffer[changed[i]], t->kept[rank->rank][i], (size_t)kept_bytes(rank, i));
     return 0;
 }
 
@@ -282,7 +243,7 @@ static int put_back(struct mgpu_rank *rank, void *context)
 static int prepare_rank(const struct job *job, struct mgpu_rank *rank)
 {
     if (job->skips && job->run->update)
-        MGPU_TRY(keep(job->t, rank));
+        keep(job->t, rank);
     if (job->t->pieces > 1 && job->run->mode == MGPU_MODE_TRAIN)
         MGPU_TRY(mgpu_rank_clear(rank, MGPU_BUFFER_GRADIENTS));
     return 0;
@@ -299,7 +260,8 @@ static int run_rank(struct mgpu_rank *rank, void *context)
         MGPU_TRY(begin_piece(job, rank, &piece));
         if (job->names)
             continue;
-        send_next(t, rank, &piece);
+        if (!t->carries)
+            send_next(t, rank, &piece);
         MGPU_TRY(end_piece(job, rank, &piece));
     }
     return 0;
@@ -310,6 +272,22 @@ static int run_rank(struct mgpu_rank *rank, void *context)
  * With options.run_ahead the next piece, of this batch or of the next one, is on the GPU, behind
  * this one, before the host reads this one's loss: so the GPU waits for nobody between two steps.
  * What is not finite in one stops the updates of the other there, too. */
+
+/* Whether a piece may begin before the host has read what came of the one before it. */
+static bool runs_ahead(const struct mgpu_trainer *t)
+{
+    return t->options.run_ahead && finishes(t) && !is_timed(t);
+}
+
+/* Whether the next step may, too: nothing of it depends on how this one ends, but for what the GPU
+ * itself sees to. */
+static bool may_begin_next(const struct mgpu_trainer *t, const struct mgpu_batch_run *run)
+{
+    const struct mgpu_loss_scale *s = &t->scaling;
+    bool scale_is_known = !s->on || s->good + 1 < s->every;
+    return runs_ahead(t) && run->next && !run->next->waits && !t->options.gradients &&
+           scale_is_known && mgpu_state_follows(t, run->count, run->next->count);
+}
 
 static int begin_first(const struct job *job, struct mgpu_rank *rank)
 {
@@ -333,7 +311,8 @@ static int begin_rank(struct mgpu_rank *rank, void *context)
         MGPU_TRY(end_piece(job, rank, &piece));
         piece = next;
     }
-    job->sent[rank->rank] = send_next(job->t, rank, &piece);
+    job->sent[rank->rank] =
+        (!job->t->carries || may_begin_next(job->t, job->run)) && send_next(job->t, rank, &piece);
     return 0;
 }
 
@@ -347,10 +326,12 @@ static int end_rank(struct mgpu_rank *rank, void *context)
     return end_piece(job, rank, &piece);
 }
 
+/* Whatever came of it. */
 static int finish_rank(struct mgpu_rank *rank, void *context)
 {
     (void)context;
-    return mgpu_rank_finish(rank);
+    mgpu_rank_finish(rank);
+    return 0;
 }
 
 /* The piece that has begun comes to nothing: the one before it failed. */
@@ -437,7 +418,6 @@ static int blame_sample(struct mgpu_trainer *t, const struct mgpu_batch_run *run
  * node yet: now no other changes them. Nor have those that began the next step meanwhile. */
 static int find_reason(struct mgpu_trainer *t, struct job *job)
 {
-    drop_begun(t);
     MGPU_TRY(blame_sample(t, job->run));
     job->names = true;
     int rc = mgpu_updates_early(t) || finishes(t) ? mgpu_team_run(t->team, run_rank, job) : 0;
@@ -508,42 +488,28 @@ static int skip(struct mgpu_trainer *t, struct job *job)
     return rc == MGPU_EINVALID ? find_reason(t, job) : rc;
 }
 
-/* Whether a piece may begin before the host has read what came of the one before it. */
-static bool runs_ahead(const struct mgpu_trainer *t)
-{
-    return t->options.run_ahead && finishes(t) && !t->carries && !is_timed(t);
-}
-
-/* Whether the next step may, too: nothing of it depends on how this one ends, but for what the GPU
- * itself sees to. */
-static bool may_begin_next(const struct mgpu_trainer *t, const struct mgpu_batch_run *run)
-{
-    const struct mgpu_loss_scale *s = &t->scaling;
-    bool scale_is_known = !s->on || (!keeps(t) && s->good + 1 < s->every);
-    return runs_ahead(t) && run->next && !run->next->waits && !t->options.skip_nonfinite &&
-           !t->options.gradients && scale_is_known;
-}
-
 /* What is wrong with the next step's labels is said when it is its turn. */
 static bool prepare_next(struct mgpu_trainer *t, struct job *next)
 {
     double *counts = t->begun.counts;
-    if (count_losses(t, next->run, counts) < 0)
+    bool predicts = next->run->mode == MGPU_MODE_PREDICT;
+    if (!predicts && count_losses(t, next->run, counts) < 0)
         return false;
-    set_scalars(t, next->run, t->step + 1, counts, next->scalars);
+    set_scalars(t, next->run, t->step + next->run->update, counts, next->scalars);
     return true;
 }
 
 static int run_two(struct mgpu_trainer *t, struct job *job)
 {
     bool both = may_begin_next(t, job->run);
-    struct job next = {.t = t, .run = job->run->next, .skips = job->skips};
+    struct job next = {.t = t, .run = job->run->next, .skips = job->skips, .follows = true};
     next.pieces = both ? pieces_of(t, next.run) : 0;
     MGPU_TRY(mgpu_team_run(t->team, begin_rank, job));
     for (int r = 0; r < mgpu_team_size(t->team); r++)
         both = both && job->sent[r];
     if (both && prepare_next(t, &next)) {
         job->next = &next;
+        t->begun.mode = next.run->mode;
         t->begun.step = next.run->step;
     }
     return mgpu_team_run(t->team, end_rank, job);
@@ -557,7 +523,7 @@ int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, dou
                       .run = run,
                       .pieces = pieces_of(t, run),
                       .skips = t->options.skip_nonfinite || (t->scaling.on && update),
-                      .begun = update && t->begun.step == run->step};
+                      .begun = t->begun.step == run->step && t->begun.mode == run->mode};
     if (job.begun)
         memcpy(counts, t->begun.counts, sizeof *counts * (size_t)t->losses);
     else if (!predicts)
@@ -566,6 +532,8 @@ int mgpu_run_batch(struct mgpu_trainer *t, const struct mgpu_batch_run *run, dou
     set_scalars(t, run, t->step, counts, job.scalars);
     clear_results(t);
     int rc = job.begun || runs_ahead(t) ? run_two(t, &job) : mgpu_team_run(t->team, run_rank, &job);
+    if (rc < 0)
+        drop_begun(t);
     MGPU_TRY(rc == MGPU_EINVALID ? find_reason(t, &job) : rc);
     for (int i = 0; i < t->losses && !predicts; i++)
         losses[i] = result(t, i);

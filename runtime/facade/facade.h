@@ -94,9 +94,10 @@ struct mgpu_ahead {
     int piece;
 };
 
-/* The step after the one that was told last, whose first piece the ranks have already
+/* The batch after the one that was told last, whose first piece the ranks have already
  * (options.run_ahead). */
 struct mgpu_begun {
+    enum mgpu_mode mode;
     int64_t step; /* 0: none */
     double counts[MGPU_MAX_LOSSES];
 };
@@ -160,6 +161,7 @@ struct mgpu_trainer {
 
     int carries;
     struct mgpu_carried *carried;
+    struct mgpu_carry *carry[MGPU_MAX_RANKS]; /* by rank: of the run that begins */
 
     int wants; /* feed slots: graph inputs, labels, sample weights */
     struct mgpu_feed_want *want;
@@ -301,6 +303,10 @@ bool mgpu_state_feed(const struct mgpu_trainer *t, enum mgpu_mode mode, const ch
 void mgpu_state_keep(const struct mgpu_trainer *t, const struct mgpu_rank *rank,
                      const struct mgpu_program *p, int64_t first, int64_t count);
 void mgpu_state_advance(struct mgpu_trainer *t, enum mgpu_mode mode, int64_t count);
+/* Whether a batch may begin on a GPU before the one in front of it is finished, by their samples;
+ * and then what a rank's program takes from that one's results: t->carry[rank] and its count. */
+bool mgpu_state_follows(const struct mgpu_trainer *t, int64_t count, int64_t next);
+int mgpu_state_carry(struct mgpu_trainer *t, int rank, const struct mgpu_program *p);
 /* Training's rows as arrays of a checkpoint, and the other way. */
 int mgpu_state_take(const struct mgpu_trainer *t, struct mgpu_array_list *out);
 int mgpu_state_restore(struct mgpu_trainer *t, const struct mgpu_array_list *from);

@@ -2,7 +2,8 @@
  *
  * A state has a row for each place in the batch. The host keeps the rows: a rank takes those of its
  * places before a piece of the batch and leaves what became of them after it, so that a row follows
- * its place whatever the number of ranks is. A short batch moves the rows of its places only. */
+ * its place whatever the number of ranks is. A short batch moves the rows of its places only. A
+ * batch that begins on a GPU before the one in front of it is finished finds its rows there. */
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
 
@@ -128,6 +129,8 @@ void mgpu_state_outputs(const struct mgpu_trainer *t, struct mgpu_graph *g)
 
 int mgpu_state_allocate(struct mgpu_trainer *t, int64_t places)
 {
+    for (int r = 0; r < MGPU_MAX_RANKS; r++)
+        t->carry[r] = MGPU_NEW_ARRAY(t->arena, struct mgpu_carry, t->carries);
     for (int i = 0; i < t->carries; i++) {
         struct mgpu_carried *c = &t->carried[i];
         uint64_t total = (uint64_t)(c->outer * places) * c->bytes;
@@ -137,6 +140,34 @@ int mgpu_state_allocate(struct mgpu_trainer *t, int64_t places)
         MGPU_TRY(mgpu_alloc(&c->next, total, "a state (--state)"));
     }
     return 0;
+}
+
+bool mgpu_state_follows(const struct mgpu_trainer *t, int64_t count, int64_t next)
+{
+    bool same = count == next && t->pieces == 1 && mgpu_team_rank(t->team, 0)->places == 1;
+    return t->carries == 0 || same;
+}
+
+static const struct mgpu_port *port_called(const struct mgpu_port *port, int count,
+                                           const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (!strcmp(port[i].name, name))
+            return &port[i];
+    return NULL;
+}
+
+int mgpu_state_carry(struct mgpu_trainer *t, int rank, const struct mgpu_program *p)
+{
+    int count = 0;
+    for (int i = 0; i < t->carries; i++) {
+        const struct mgpu_carried *c = &t->carried[i];
+        const struct mgpu_port *in = port_called(p->input, p->inputs, c->input);
+        const struct mgpu_port *out = port_called(p->result, p->results, c->output);
+        if (in && out)
+            t->carry[rank][count++] = (struct mgpu_carry){out->offset, in->offset, in->bytes};
+    }
+    return count;
 }
 
 void mgpu_state_free(struct mgpu_trainer *t)

@@ -165,7 +165,7 @@ static const struct mgpu_batch_run *next_batch(struct mgpu_trainer *t, struct mg
 {
     int64_t index = t->batch_in_epoch + 1;
     bool ends = index == mgpu_steps_per_epoch(t);
-    if (t->step + 1 == t->total_steps || t->carries || (ends && t->val.open))
+    if (t->step + 1 == t->total_steps || (ends && t->val.open))
         return NULL;
     *next = (struct mgpu_batch_run){.mode = MGPU_MODE_TRAIN,
                                     .source = &t->train,

@@ -11,7 +11,7 @@
 
 /* Calls of a step beside its graph, on two ranks: inputs up and to their place, scalars up, results
  * back; and where no other step is on the GPU, `stop` is lowered. */
-enum { STEPS = 4, SAMPLES = 12, UP = 2, COPIES = UP + 2 * 3, STOPS = 2 };
+enum { STEPS = 4, SAMPLES = 12, UP = 2, COPIES = UP + 2 * 3, STOPS = 1 };
 
 static const char *const two = "cuda:0,cuda:0";
 static const struct tiny_weight weights[] = {{"a", 12}, {"b", 12}, {"c", 12}};
@@ -212,6 +212,60 @@ static void test_run_ahead(const char *devices)
     CHECK_OK(mgpu_trainer_new(&t, model, &o));
     CHECK(mgpu_step(t, &s) == 1 && t->begun.step == 0);
     mgpu_trainer_free(t);
+    CHECK_(!double_complaints(), "%s", double_complaint());
+}
+
+/* So is a batch of an evaluation or a prediction, with the same numbers; training goes on after. */
+static void evaluate(const char *devices, bool ahead, double value[4])
+{
+    struct mgpu_trainer *t;
+    struct mgpu_step_result s;
+    const struct mgpu_number *numbers;
+    struct mgpu_options o = options(devices);
+    o.batch = 2;
+    o.val_split = 0.5;
+    o.run_ahead = ahead;
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    for (int i = 0; i < 2; i++) {
+        for (int step = 0; step < SAMPLES / 4; step++)
+            CHECK(mgpu_step(t, &s) == 1);
+        value[2 * i] = s.loss;
+        CHECK_OK(mgpu_evaluate(t, &numbers));
+        value[2 * i + 1] = numbers[0].value;
+    }
+    mgpu_trainer_free(t);
+}
+
+static size_t predict(const char *devices, bool ahead, char *bytes, size_t most)
+{
+    struct mgpu_trainer *t;
+    struct mgpu_options o = options(devices);
+    o.data = tiny_list(o.data[0], NULL);
+    o.batch = 2;
+    o.loss = NULL;
+    o.inference = o.predict = true;
+    o.run_ahead = ahead;
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    CHECK_OK(mgpu_predict(t, tiny_path("y.npz")));
+    mgpu_trainer_free(t);
+    FILE *f = fopen(tiny_path("y.npz"), "rb");
+    size_t n = f ? fread(bytes, 1, most, f) : 0;
+    if (f)
+        fclose(f);
+    return n;
+}
+
+static void test_evaluate_ahead(const char *devices)
+{
+    double value[2][4];
+    char bytes[2][4096];
+    size_t n[2];
+    for (int ahead = 0; ahead < 2; ahead++) {
+        evaluate(devices, ahead, value[ahead]);
+        n[ahead] = predict(devices, ahead, bytes[ahead], sizeof bytes[ahead]);
+    }
+    CHECK(!memcmp(value[0], value[1], sizeof value[0]));
+    CHECK(n[0] > 0 && n[0] == n[1] && !memcmp(bytes[0], bytes[1], n[0]));
     CHECK_(!double_complaints(), "%s", double_complaint());
 }
 
@@ -615,6 +669,8 @@ int main(void)
     test_ahead();
     test_run_ahead("cuda:0");
     test_run_ahead(two);
+    test_evaluate_ahead("cuda:0");
+    test_evaluate_ahead(two);
     test_times();
     test_passes("adam,lr=0.1", NULL, 1);
     test_passes("sgd,lr=0.1,momentum=0.9", NULL, 1);

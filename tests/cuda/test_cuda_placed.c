@@ -8,6 +8,7 @@
 #include "tests/test.h"
 
 #include <json-c/json.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,6 +92,33 @@ static void check(const char *model, const char *merge, const char *weights_on)
         tiny_train(&two, model, &o, tiny_tower_weights, 2);
         CHECK_(two.rc >= 0 && tiny_difference(&two, &one) <= 1e-10, "off by %g %s",
                tiny_difference(&two, &one), two.error);
+    }
+    CHECK_(!double_complaints(), "%s", double_complaint());
+    double_forget();
+}
+
+/* A loss that one rank alone computes is not finite, its gradient is: no rank changes anything. */
+static void check_skipped(const char *model, const char *weights_on)
+{
+    static struct tiny_result one, two;
+    struct mgpu_options o = options();
+    double label[13 * 3] = {[7] = 1e200};
+    const char *a = o.data[0], *b = o.data[1];
+    o.data = tiny_list(a, b, tiny_data("label", MGPU_DOUBLE, 2, (int64_t[]){13, 3}, label), NULL);
+    o.shuffle = false;
+    o.skip_nonfinite = true;
+    o.devices = "cpu:0";
+    tiny_train(&one, model, &o, tiny_tower_weights, 2);
+    o.devices = NULL;
+    o.plan = plan(model, "cpu:1", weights_on);
+    for (int ahead = 0; ahead < 2; ahead++) {
+        o.run_ahead = ahead;
+        tiny_train(&two, model, &o, tiny_tower_weights, 2);
+        CHECK_(two.rc >= 0 && isinf(two.loss[0]) && isfinite(two.loss[1]), "%g %g %s", two.loss[0],
+               two.loss[1], two.error);
+        for (int i = 0; i < one.weights; i++)
+            CHECK_(fabs(two.weight[i] - one.weight[i]) <= 1e-10, "%g, not %g", two.weight[i],
+                   one.weight[i]);
     }
     CHECK_(!double_complaints(), "%s", double_complaint());
     double_forget();
@@ -190,6 +218,8 @@ int main(void)
     check(model, NULL, NULL);
     check(model, "cpu:1", NULL);
     check(model, "cpu:1", "cpu:0");
+    check_skipped(model, NULL);
+    check_skipped(model, "cpu:0");
     test_planned(model);
     test_unknown_gpu(model);
     test_dropped_events(model);

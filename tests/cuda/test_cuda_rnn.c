@@ -17,7 +17,8 @@ static struct {
     cudnnRNNMode_t mode;
     bool two, bias;
     int G;
-    size_t reserve; /* what it says it needs */
+    size_t reserve; /* what it says it needs to train */
+    cudnnForwardMode_t asked;
 } layer;
 
 static int handle_, descriptor_;
@@ -95,9 +96,9 @@ static cudnnStatus_t temp_sizes(cudnnHandle_t handle, cudnnRNNDescriptor_t d,
                                 size_t *reserve)
 {
     (void)handle, (void)d, (void)x;
-    CHECK(mode == CUDNN_FWD_MODE_TRAINING);
     *work = 64;
-    *reserve = layer.reserve;
+    *reserve = mode == CUDNN_FWD_MODE_TRAINING ? layer.reserve : 0;
+    layer.asked = mode;
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -205,13 +206,17 @@ static cudnnStatus_t forward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn,
 {
     (void)handle, (void)rnn, (void)dx, (void)dy, (void)dh, (void)dc, (void)weight_bytes;
     (void)work_bytes;
-    CHECK(mode == CUDNN_FWD_MODE_TRAINING && lengths[0] == STEPS && lengths[SAMPLES - 1] == STEPS);
-    CHECK(reserve_bytes == layer.reserve);
+    bool trains = mode == CUDNN_FWD_MODE_TRAINING;
+    CHECK(mode == layer.asked && lengths[0] == STEPS && lengths[SAMPLES - 1] == STEPS);
+    CHECK(reserve_bytes == (trains ? layer.reserve : 0) && !reserve == !trains);
+    CHECK((uintptr_t)work % 16 == 0 && (uintptr_t)space % 16 == 0);
     forwards++;
     memcpy(given.x, x, sizeof given.x);
     memset(work, 0xff, 64);
-    memset(reserve, 0, reserve_bytes);
-    *(int *)reserve = MARK;
+    if (trains) {
+        memset(reserve, 0, reserve_bytes);
+        *(int *)reserve = MARK;
+    }
     for (int d = 0; d <= layer.two; d++)
         for (int n = 0; n < SAMPLES; n++)
             one_way(space, d, n, x, y, hx, hy, cx, cy);
@@ -357,20 +362,24 @@ static const struct row {
     unsigned absent;      /* bit i: input i is */
     unsigned absent_grad; /* bit i: the gradient of output i does not arrive */
     bool relu, large;     /* large: cuDNN's reserve does not fit into ours */
+    bool infers;          /* no gradient follows, nor has the node a reserve */
 } rows[] = {
-    {"LSTM", MGPU_LSTM, MGPU_RNN_FORWARD, 0, 0, false, false},
-    {"LSTM that runs forward again", MGPU_LSTM, MGPU_RNN_FORWARD, 0, 0, false, true},
-    {"LSTM from the end", MGPU_LSTM, MGPU_RNN_REVERSE, 0, 0, false, false},
-    {"LSTM both ways", MGPU_LSTM, MGPU_RNN_BIDIRECTIONAL, 0, 0, false, false},
-    {"LSTM both ways, forward again", MGPU_LSTM, MGPU_RNN_BIDIRECTIONAL, 0, 0, false, true},
+    {"LSTM", MGPU_LSTM, MGPU_RNN_FORWARD, 0, 0, false, false, false},
+    {"LSTM that runs forward again", MGPU_LSTM, MGPU_RNN_FORWARD, 0, 0, false, true, false},
+    {"LSTM from the end", MGPU_LSTM, MGPU_RNN_REVERSE, 0, 0, false, false, false},
+    {"LSTM both ways", MGPU_LSTM, MGPU_RNN_BIDIRECTIONAL, 0, 0, false, false, false},
+    {"LSTM both ways, forward again", MGPU_LSTM, MGPU_RNN_BIDIRECTIONAL, 0, 0, false, true, false},
     {"LSTM of X and weights alone", MGPU_LSTM, MGPU_RNN_FORWARD,
-     1 << B | 1 << INITIAL_H | 1 << INITIAL_C, 1 << 2, false, false},
-    {"LSTM whose last state counts", MGPU_LSTM, MGPU_RNN_FORWARD, 0, 1 << 0, false, false},
-    {"GRU", MGPU_GRU, MGPU_RNN_FORWARD, 1 << INITIAL_C, 1 << 2, false, false},
+     1 << B | 1 << INITIAL_H | 1 << INITIAL_C, 1 << 2, false, false, false},
+    {"LSTM whose last state counts", MGPU_LSTM, MGPU_RNN_FORWARD, 0, 1 << 0, false, false, false},
+    {"GRU", MGPU_GRU, MGPU_RNN_FORWARD, 1 << INITIAL_C, 1 << 2, false, false, false},
     {"GRU both ways, no bias", MGPU_GRU, MGPU_RNN_BIDIRECTIONAL, 1 << INITIAL_C | 1 << B, 1 << 2,
-     false, true},
-    {"RNN from the end", MGPU_RNN, MGPU_RNN_REVERSE, 1 << INITIAL_C, 1 << 2, false, true},
-    {"RNN of relu", MGPU_RNN, MGPU_RNN_FORWARD, 1 << INITIAL_C, 1 << 2, true, false},
+     false, true, false},
+    {"RNN from the end", MGPU_RNN, MGPU_RNN_REVERSE, 1 << INITIAL_C, 1 << 2, false, true, false},
+    {"RNN of relu", MGPU_RNN, MGPU_RNN_FORWARD, 1 << INITIAL_C, 1 << 2, true, false, false},
+    {"LSTM that is not trained", MGPU_LSTM, MGPU_RNN_FORWARD, 0, 0, false, true, true},
+    {"GRU both ways, not trained", MGPU_GRU, MGPU_RNN_BIDIRECTIONAL, 1 << INITIAL_C, 1 << 2, false,
+     true, true},
 };
 
 static struct mgpu_rnn_attrs attrs_of(const struct row *row)
@@ -469,7 +478,9 @@ static void check_row(const struct row *row)
     for (int i = 0; i < 3; i++)
         if (!(row->absent_grad >> i & 1))
             dy[i] = mgpu_graph_input(g, "dy", MGPU_FLOAT, out[i]->rank, out[i]->dims);
-    if (!row->relu) /* has kinks, and differences no gradient */
+    if (row->infers)
+        out[0]->producer->output[3] = NULL;
+    else if (!row->relu) /* has kinks, and differences no gradient */
         CHECK_OK(mgpu_op_rnn.gradient(g, out[0]->producer, dy, wanted, dx));
     mgpu_run_init(&run, g, &mgpu_backend_ref);
     for (int i = 0; i < g->input_count; i++)
@@ -480,7 +491,8 @@ static void check_row(const struct row *row)
     void **own = mgpu_xcalloc((size_t)g->value_count, sizeof *own);
     for (int i = 0; i < g->node_count; i++)
         check_node(row, &run, g->nodes[i], own);
-    CHECK(forwards == 1 + (row->large && !row->relu));
+    CHECK(forwards == 1 + (row->large && !row->relu && !row->infers));
+    CHECK((layer.asked == CUDNN_FWD_MODE_INFERENCE) == row->infers);
     for (int i = 0; i < g->value_count; i++)
         free(own[i]);
     free(own);

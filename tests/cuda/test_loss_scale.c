@@ -14,10 +14,25 @@ static const char *const layers = "input x float N 4\n"
                                   "init v float 6 2 = normal 0.5\n"
                                   "h = MatMul(x, w)\na = Add(h, b)\nr = Tanh(a)\n"
                                   "y = MatMul(r, v)\noutput y float N 2\n";
-static const struct tiny_weight weights[] = {{"w", 24}, {"b", 6}, {"v", 12}};
-enum { WEIGHTS = sizeof weights / sizeof *weights };
+static const struct tiny_weight layer_weights[] = {{"w", 24}, {"b", 6}, {"v", 12}};
+
+/* What moves before it is known whether the step counts. */
+static const char *const normalized = "input x float N 4\n"
+                                      "init w float 4 6 = normal 0.5\n"
+                                      "init scale float 6 = 1 .9 1.1 1 .8 1.2\n"
+                                      "init shift float 6 = .1 .2 .3 -.1 -.2 -.3\n"
+                                      "init mean float 6 = 0\ninit var float 6 = 1\n"
+                                      "init v float 6 2 = normal 0.5\n"
+                                      "h = MatMul(x, w)\n"
+                                      "n = BatchNormalization(h, scale, shift, mean, var)\n"
+                                      "r = Tanh(n)\ny = MatMul(r, v)\noutput y float N 2\n";
+static const struct tiny_weight normalized_weights[] = {{"w", 24}, {"scale", 6}, {"shift", 6},
+                                                        {"v", 12}, {"mean", 6},  {"var", 6}};
+enum { LAYERS = 3, NORMALIZED = 6 };
 
 static const char *model;
+static const struct tiny_weight *weights = layer_weights;
+static int weight_count = LAYERS;
 
 /* The whole data are one batch, so that every step sees the same. */
 static struct mgpu_options options(const char *devices, const char *scale, int steps)
@@ -83,10 +98,10 @@ static void test_halves(const char *devices)
     for (int i = 1; i < MOST; i++)
         CHECK(scale[i] == (i <= skipped ? scale[i - 1] / 2 : scale[i - 1]));
     o.steps = skipped + 5;
-    tiny_train(&from_above, model, &o, weights, WEIGHTS);
+    tiny_train(&from_above, model, &o, weights, weight_count);
     snprintf(text, sizeof text, "%.0f", scale[skipped]);
     o = options(devices, text, 5);
-    tiny_train(&right, model, &o, weights, WEIGHTS);
+    tiny_train(&right, model, &o, weights, weight_count);
     CHECK_(from_above.rc >= 0 && right.rc >= 0, "%s %s", from_above.error, right.error);
     CHECK(!memcmp(from_above.weight, right.weight, sizeof(double) * (size_t)right.weights));
     CHECK(!memcmp(from_above.loss + skipped, right.loss, sizeof(double) * 5));
@@ -101,12 +116,20 @@ static void test_run_ahead(const char *devices)
     double scale[2][MOST];
     o.batch = SAMPLES / 3;
     int skipped = scales(&o, scale[0]);
-    tiny_train(&behind, model, &o, weights, WEIGHTS);
+    tiny_train(&behind, model, &o, weights, weight_count);
     o.run_ahead = true;
     CHECK(scales(&o, scale[1]) == skipped && skipped > 2);
-    tiny_train(&ahead, model, &o, weights, WEIGHTS);
+    tiny_train(&ahead, model, &o, weights, weight_count);
     CHECK(!memcmp(scale[0], scale[1], sizeof scale[0]));
     CHECK_(tiny_same(&ahead, &behind), "%s", ahead.error);
+}
+
+static void test_skips(void)
+{
+    test_halves("cuda:0");
+    test_halves("cuda:0,cuda:0");
+    test_run_ahead("cuda:0");
+    test_run_ahead("cuda:0,cuda:0");
 }
 
 /* Clipping sees gradients without their scale. */
@@ -115,11 +138,11 @@ static void test_clip(void)
     struct mgpu_options o = options("cuda:0", "8", 6);
     struct tiny_result low, high, f32;
     o.clip_norm = 0.1;
-    tiny_train(&low, model, &o, weights, WEIGHTS);
+    tiny_train(&low, model, &o, weights, weight_count);
     o.loss_scale = "4096";
-    tiny_train(&high, model, &o, weights, WEIGHTS);
+    tiny_train(&high, model, &o, weights, weight_count);
     o.loss_scale = o.precision = NULL;
-    tiny_train(&f32, model, &o, weights, WEIGHTS);
+    tiny_train(&f32, model, &o, weights, weight_count);
     CHECK_(low.rc >= 0 && f32.rc >= 0, "%s %s", low.error, f32.error);
     CHECK(tiny_difference(&high, &low) < 2e-3 && tiny_difference(&low, &f32) < 2e-3);
     for (int i = 0; i < f32.weights; i++)
@@ -131,9 +154,9 @@ static void test_ranks(void)
 {
     struct tiny_result one, two;
     struct mgpu_options o = options("cuda:0", "1024", 20);
-    tiny_train(&one, model, &o, weights, WEIGHTS);
+    tiny_train(&one, model, &o, weights, weight_count);
     o.devices = "cuda:0,cuda:0";
-    tiny_train(&two, model, &o, weights, WEIGHTS);
+    tiny_train(&two, model, &o, weights, weight_count);
     CHECK_(tiny_difference(&two, &one) < 2e-3, "two ranks are off by %g",
            tiny_difference(&two, &one));
 }
@@ -211,9 +234,9 @@ static void test_tf32(void)
     struct mgpu_options o = options("cpu:0", NULL, 4);
     struct tiny_result f32, tf32;
     o.precision = "f32";
-    tiny_train(&f32, model, &o, weights, WEIGHTS);
+    tiny_train(&f32, model, &o, weights, weight_count);
     o.precision = "tf32";
-    tiny_train(&tf32, model, &o, weights, WEIGHTS);
+    tiny_train(&tf32, model, &o, weights, weight_count);
     CHECK(tiny_same(&tf32, &f32));
 }
 
@@ -227,10 +250,14 @@ int main(void)
     tiny_begin();
     model = tiny_model(layers);
     test_grows();
-    test_halves("cuda:0");
-    test_halves("cuda:0,cuda:0");
-    test_run_ahead("cuda:0");
-    test_run_ahead("cuda:0,cuda:0");
+    test_skips();
+    model = tiny_model(normalized);
+    weights = normalized_weights;
+    weight_count = NORMALIZED;
+    test_skips();
+    model = tiny_model(layers);
+    weights = layer_weights;
+    weight_count = LAYERS;
     test_clip();
     test_ranks();
     test_resume();

@@ -22,6 +22,7 @@ struct mgpu_cudnn {
     struct mgpu_cuda_dnn api;
     cudnnBackendDescriptor_t gpu; /* its properties */
     cudnnHandle_t handle;         /* NULL: there are only the properties, and nothing can run */
+    int capability;               /* the GPU's; 900: 9.0 */
     char *key;                    /* what plans depend on besides their graph: version and GPU */
 };
 

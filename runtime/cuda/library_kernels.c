@@ -55,8 +55,8 @@ static int run(const struct mgpu_launch *l)
 const struct mgpu_kernel mgpu_library_kernels[] = {
     KERNEL("conv"),        KERNEL("conv_grad_input"), KERNEL("conv_grad_weight"),
     KERNEL("rnn"),         KERNEL("rnn_grad"),        KERNEL("matmul"),
-    KERNEL("matmul_sums"), KERNEL("attention"),       KERNEL("attention_grad"),
-    {.op = NULL}};
+    KERNEL("matmul_sums"), KERNEL("matmul_gelu"),     KERNEL("matmul_gelu_grad"),
+    KERNEL("attention"),   KERNEL("attention_grad"),  {.op = NULL}};
 
 /* ---- Layouts --------------------------------------------------------------------------------- */
 

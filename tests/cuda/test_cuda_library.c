@@ -146,6 +146,38 @@ static void check_run(struct mgpu_library *l, const struct mgpu_node *node)
     mgpu_library_release(call);
 }
 
+/* Equal nodes share a plan, which stays as long as one of them; others have their own. */
+static void check_shared(struct mgpu_library *l)
+{
+    char memory[8];
+    void *operand[2][4] = {{memory, memory + 1, memory + 2, memory + 3},
+                           {memory + 3, memory + 2, memory + 1, memory}};
+    struct mgpu_graph *g = mgpu_graph_new();
+    struct mgpu_node *node[] = {convolution(g, MGPU_FLOAT), convolution(g, MGPU_FLOAT),
+                                convolution(g, MGPU_FLOAT16)};
+    struct mgpu_library_call *call[3];
+    given.plans = 0;
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(mgpu_library_prepare(&call[i], l, node[i]));
+    CHECK(given.plans == 2);
+    for (int i = 0; i < 4; i++) { /* in turn, and bound once each */
+        CHECK_OK(mgpu_library_run(call[i % 2], NULL, operand[i % 2], memory + 4));
+        if (i < 2)
+            check_given(operand[i], memory + 4);
+    }
+    void *pack = given.pack;
+    mgpu_library_release(call[0]);
+    CHECK_OK(mgpu_library_run(call[1], NULL, operand[1], memory + 4));
+    CHECK(given.pack == pack);
+    mgpu_library_release(call[1]);
+    CHECK_OK(mgpu_library_prepare(&call[0], l, node[1]));
+    CHECK(given.plans == 3);
+    mgpu_library_release(call[0]);
+    mgpu_library_release(call[2]);
+    CHECK(!l->shared);
+    mgpu_graph_free(g);
+}
+
 /* ---- Choices -----------------------------------------------------------------------------------
  */
 
@@ -231,6 +263,7 @@ int main(void)
     struct mgpu_graph *g = mgpu_graph_new();
     struct mgpu_node *node = convolution(g, MGPU_FLOAT);
     check_run(l, node);
+    check_shared(l);
     check_tuning(l, node);
     check_refused(l);
     mgpu_library_close(l);

@@ -143,7 +143,7 @@ static struct epilogue epilogue_of(const struct mgpu_node *node)
     if (node->op == &mgpu_op_matmul_gelu)
         return (struct epilogue){bias < 0 ? CUBLASLT_EPILOGUE_GELU : CUBLASLT_EPILOGUE_GELU_BIAS,
                                  bias, -1};
-    if (attrs->relu)
+    if (attrs->relu) /* which may make 0 of NaN: the gradient of the weight shows it */
         return (struct epilogue){bias < 0 ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_RELU_BIAS,
                                  bias, -1};
     return (struct epilogue){bias < 0 ? CUBLASLT_EPILOGUE_DEFAULT : CUBLASLT_EPILOGUE_BIAS, bias,
@@ -326,7 +326,8 @@ static int find_algorithms(struct matmul *m, const struct mgpu_library *l)
     for (int i = 0; i < found; i++)
         if (m->algorithm[i].state == CUBLAS_STATUS_SUCCESS)
             m->algorithm[m->count++] = m->algorithm[i];
-    if (s == CUBLAS_STATUS_SUCCESS && m->count == 0)
+    bool refused = s == CUBLAS_STATUS_INVALID_VALUE; /* what it cannot do may be called so */
+    if (refused || (s == CUBLAS_STATUS_SUCCESS && m->count == 0))
         s = CUBLAS_STATUS_NOT_SUPPORTED;
     return status(l, s, "an algorithm");
 }

@@ -2,6 +2,8 @@
  * moved, that candidates are timed once, on memory of their own, and the fastest is kept on disk
  * and found again; and what is refused. cuDNN's plans are real, running them and the time they take
  * are not: that is the double's (double.h). */
+#include "runtime/cuda/kernels.h"
+#include "runtime/cuda/library_kernels.h"
 #include "runtime/cuda/library_private.h"
 #include "runtime/ops/build.h"
 #include "runtime/ops/conv.h"
@@ -146,6 +148,40 @@ static void check_run(struct mgpu_library *l, const struct mgpu_node *node)
     mgpu_library_release(call);
 }
 
+/* Its scratch begins on the boundary that the library wants, wherever the arena has room for it. */
+static void check_workspace(struct mgpu_library *l, struct mgpu_node *node)
+{
+    static _Alignas(256) char memory[1 << 20];
+    const struct mgpu_kernel *k = mgpu_library_kernels;
+    struct mgpu_gpu_queue queue = {0};
+    struct mgpu_tensor tensor[4];
+    void *state;
+    for (int i = 0; i < 4; i++)
+        mgpu_tensor_of(&tensor[i], mgpu_library_operand(node, i), memory);
+    mgpu_library_enter(l);
+    CHECK(k->accepts(node));
+    CHECK_OK(k->prepare(node, 1, false, &state));
+    int64_t bytes = k->workspace(node, 1, state);
+    ((struct mgpu_library_call *)state)->workspace = 1000;
+    CHECK(k->workspace(node, 1, state) >= 1000 && bytes >= 0);
+    for (int at = 0; at < 512; at += 64) {
+        struct mgpu_launch launch = {.node = node,
+                                     .inputs = 3,
+                                     .outputs = 1,
+                                     .in = tensor,
+                                     .out = tensor + 3,
+                                     .workspace = memory + at,
+                                     .state = state,
+                                     .queue = &queue};
+        CHECK_OK(k->run(&launch));
+        char *given_at = given.workspace;
+        CHECK((uintptr_t)given_at % 256 == 0 && given_at >= memory + at &&
+              given_at + 1000 <= memory + at + k->workspace(node, 1, state));
+    }
+    k->release(state);
+    mgpu_library_enter(NULL);
+}
+
 /* Equal nodes share a plan, which stays as long as one of them; others have their own. */
 static void check_shared(struct mgpu_library *l)
 {
@@ -264,12 +300,15 @@ int main(void)
     struct mgpu_node *node = convolution(g, MGPU_FLOAT);
     check_run(l, node);
     check_shared(l);
+    check_workspace(l, node);
     check_tuning(l, node);
     check_refused(l);
     mgpu_library_close(l);
     mgpu_graph_free(g);
     struct mgpu_library_options broken = {.properties = "{\"deviceName\": 3"};
     CHECK_FAILS(mgpu_library_open(&l, &broken), "cuDNN does not start");
+    CHECK_FAILS(mgpu_cudnn_check_version(90501), "version 9.5 is installed, 9.8 is the oldest");
+    CHECK_OK(mgpu_cudnn_check_version(90800));
     CHECK(!l);
     remove_folder();
     return test_end();

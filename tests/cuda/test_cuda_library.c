@@ -235,6 +235,7 @@ static void check_tuning(struct mgpu_library *l, const struct mgpu_node *node)
     static char words[TEXT];
     double_begin(1, INT64_C(1) << 30);
     l->driver = double_driver;
+    l->driver.cuCtxSetCurrent((CUcontext)l); /* as preparing finds one */
     l->dnn.handle = (cudnnHandle_t)l;
     timed = node;
     prepare(l, node, words); /* there is no folder: nothing is timed */
@@ -249,6 +250,7 @@ static void check_tuning(struct mgpu_library *l, const struct mgpu_node *node)
     CHECK(prepare(l, node, words) == workspace && given.plans == 1 && given.runs == 0);
     l->dnn.handle = NULL;
     timed = NULL;
+    l->driver.cuCtxSetCurrent(NULL);
     double_end(); /* all was freed */
     CHECK_(!double_complaints(), "%s", double_complaint());
 }

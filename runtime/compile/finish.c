@@ -4,9 +4,12 @@
  *     dy = where(0 < z, dz, 0), batch_norm_grad(dy)    one node that reads dz and z
  *     y = matmul(a, b), z = max(y + bias, 0)           one node that writes z
  *     y = conv(x, w, bias), z = max(y, 0)              the same
+ *     y = matmul(a, b), z = gelu(y + bias)             one node that writes z, and y + bias
+ *     dy = matmul(a, b), dx = dy gelu'(x)              one node that reads x
  *     db = reduce(dy), dw = matmul(x, dy)              one node that reads dy once
  *
- * where nothing else reads y or dy of the first four.
+ * where nothing else reads y or dy of the first six (of GELU, but for the gradient, which then
+ * reads y + bias).
  */
 #include "runtime/compile/fuse.h"
 #include "runtime/compile/storage.h"
@@ -283,6 +286,159 @@ static bool extend_product(const struct finish *f, struct mgpu_node *product,
     return become(f, product, &with, product->origin.type, second);
 }
 
+/* ---- GELU ------------------------------------------------------------------------------------ */
+
+static int without_casts(const struct mgpu_expr *e, int k)
+{
+    while (e->op[k].code == MGPU_X_CAST)
+        k = e->op[k].arg[0];
+    return k;
+}
+
+/* Whether operation k is an input, or the sum of two; their numbers, -1: no second one. */
+static bool find_sum(const struct mgpu_expr *e, int k, int input[2])
+{
+    const struct mgpu_expr_op *op = &e->op[without_casts(e, k)];
+    bool adds = op->code == MGPU_X_ADD;
+    input[1] = -1;
+    for (int i = 0; i <= adds; i++) {
+        const struct mgpu_expr_op *x = adds ? &e->op[without_casts(e, op->arg[i])] : op;
+        if (x->code != MGPU_X_INPUT)
+            return false;
+        input[i] = (int)x->integer;
+    }
+    return true;
+}
+
+/* What GELU is taken of: `y`, or y + bias. */
+struct gelu_of {
+    struct mgpu_value *y, *bias;
+};
+
+/* By `node`, if its result is gelu, or dy gelu' (number of the input dy, else -1), and y a value
+ * of the result's shape. */
+static bool find_gelu(const struct mgpu_node *node, struct gelu_of *of, int *dy)
+{
+    const struct mgpu_expr *e = mgpu_expr_of(node);
+    int k = without_casts(e, e->count - 1), input[2];
+    *dy = -1;
+    if (e->op[k].code == MGPU_X_MUL &&
+        e->op[without_casts(e, e->op[k].arg[0])].code == MGPU_X_INPUT) {
+        *dy = (int)e->op[without_casts(e, e->op[k].arg[0])].integer;
+        k = without_casts(e, e->op[k].arg[1]);
+    }
+    if (e->op[k].code != (*dy < 0 ? MGPU_X_GELU : MGPU_X_GELU_SLOPE) ||
+        !find_sum(e, e->op[k].arg[0], input))
+        return false;
+    int y = same_shape(node->input[input[0]], node->output[0]) ? 0 : 1;
+    of->y = input[y] < 0 ? NULL : node->input[input[y]];
+    of->bias = input[1 - y] < 0 ? NULL : node->input[input[1 - y]];
+    return of->y && same_shape(of->y, node->output[0]) &&
+           (*dy < 0 || same_shape(node->input[*dy], node->output[0]));
+}
+
+/* Whether those who read y are `node` and nodes that take the derivative of the same. */
+static bool only_for_gelu(const struct finish *f, const struct gelu_of *of,
+                          const struct mgpu_node *node)
+{
+    const struct mgpu_readers *r = &f->readers[of->y->id];
+    struct gelu_of other;
+    int dy;
+    for (int k = 0; k < r->count; k++)
+        if (r->node[k] != node &&
+            (!mgpu_expr_of(r->node[k]) || !find_gelu(r->node[k], &other, &dy) || dy < 0 ||
+             r->node[k]->input[dy] == of->y || other.y != of->y || other.bias != of->bias))
+            return false;
+    return !f->lasts[of->y->id] && !f->changed[of->y->id];
+}
+
+/* The node reads `kept` in the sum's stead. */
+static void read_kept(struct finish *f, struct mgpu_node *node, struct mgpu_value *kept, int dy)
+{
+    const struct mgpu_expr *from = mgpu_expr_of(node);
+    enum mgpu_dtype type = from->op[from->count - 1].type,
+                    inner = type == MGPU_DOUBLE ? MGPU_DOUBLE : MGPU_FLOAT;
+    struct mgpu_value *input[] = {node->input[dy], kept};
+    struct mgpu_expr e;
+    int x[2];
+    mgpu_expr_begin(&e, 2);
+    for (int i = 0; i < 2; i++)
+        x[i] = mgpu_expr_cast(&e, inner, mgpu_expr_input(&e, i, input[i]->type));
+    int slope = mgpu_expr_1(&e, MGPU_X_GELU_SLOPE, x[1]);
+    int y = mgpu_expr_cast(&e, type, mgpu_expr_2(&e, MGPU_X_MUL, x[0], slope));
+    mgpu_set_expr(f->g, node, &e, y, 2, input);
+}
+
+/* `product` becomes `with`, where kernels of the same kind run that. */
+static bool replace(const struct finish *f, struct mgpu_node *product, const struct mgpu_node *with,
+                    const char *second)
+{
+    const struct mgpu_kernel *now = mgpu_backend_kernel(f->backend, product),
+                             *then = mgpu_backend_kernel(f->backend, with);
+    if (!now || !then || strcmp(now->name, then->name))
+        return false;
+    size_t each = sizeof(struct mgpu_value *);
+    *product = *with;
+    product->input = mgpu_arena_copy(f->g->arena, with->input, each * (size_t)with->inputs);
+    product->output = mgpu_arena_copy(f->g->arena, with->output, each * (size_t)with->outputs);
+    for (int i = 0; i < with->outputs; i++)
+        if (product->output[i]) {
+            product->output[i]->producer = product;
+            product->output[i]->output = i;
+        }
+    name_both(f, product, product->origin.type, second);
+    return true;
+}
+
+/* z = gelu(y + bias) by `node`: the product writes z, and y becomes the sum, where its derivative
+ * is taken. */
+static void finish_gelu(struct finish *f, struct mgpu_node *node)
+{
+    struct gelu_of of;
+    int dy;
+    if (!find_gelu(node, &of, &dy) || dy >= 0 || f->changed[node->output[0]->id])
+        return;
+    struct mgpu_node *product = of.y->kind == MGPU_VALUE_RESULT ? of.y->producer : NULL;
+    if (!product || product->op != &mgpu_op_matmul || product->inputs != 2 ||
+        product->origin.role != node->origin.role || !only_for_gelu(f, &of, node) ||
+        (of.bias && (!is_bias(f, of.bias, of.y) || !is_before(of.bias, product))))
+        return;
+    struct mgpu_readers *r = &f->readers[of.y->id];
+    struct mgpu_value *input[] = {product->input[0], product->input[1], of.bias};
+    struct mgpu_value *output[] = {node->output[0], r->count > 1 ? of.y : NULL};
+    struct mgpu_node with = *product;
+    with.op = &mgpu_op_matmul_gelu;
+    with.inputs = of.bias ? 3 : 2;
+    with.input = input;
+    with.outputs = 2;
+    with.output = output;
+    if (!replace(f, product, &with, node->origin.type))
+        return;
+    for (int k = 0; k < r->count; k++)
+        if (r->node[k] != node && find_gelu(r->node[k], &of, &dy))
+            read_kept(f, r->node[k], of.y, dy);
+}
+
+/* dx = dy gelu'(x) by `node`: the product that makes dy reads x. */
+static void finish_gelu_grad(struct finish *f, struct mgpu_node *node)
+{
+    struct gelu_of of;
+    int dy;
+    if (!find_gelu(node, &of, &dy) || dy < 0 || of.bias || f->changed[of.y->id] ||
+        f->changed[node->output[0]->id])
+        return;
+    struct mgpu_node *product = ends_product(f, node->input[dy], node);
+    if (!product || product->op != &mgpu_op_matmul || !is_before(of.y, product))
+        return;
+    struct mgpu_value *input[] = {product->input[0], product->input[1], of.y};
+    struct mgpu_node with = *product;
+    with.op = &mgpu_op_matmul_gelu_grad;
+    with.inputs = 3;
+    with.input = input;
+    with.output = &node->output[0];
+    replace(f, product, &with, node->origin.type);
+}
+
 /* z = y + bias, max(y + bias, 0) or max(y, 0) by `node`, if a product makes y; a convolution has
  * its bias already. */
 static void finish_product(struct finish *f, struct mgpu_node *node)
@@ -365,16 +521,9 @@ static bool take_sums(struct finish *f, struct mgpu_node *product, struct mgpu_n
     with.attrs = &attrs;
     with.outputs = 2;
     with.output = output;
-    const struct mgpu_kernel *now = mgpu_backend_kernel(f->backend, product),
-                             *then = mgpu_backend_kernel(f->backend, &with);
-    if (!now || !then || strcmp(now->name, then->name))
+    if (!replace(f, product, &with, reduce->origin.type))
         return false;
-    *product = with;
     product->attrs = mgpu_arena_copy(f->g->arena, &attrs, sizeof attrs);
-    product->output = mgpu_arena_copy(f->g->arena, output, sizeof output);
-    name_both(f, product, product->origin.type, reduce->origin.type);
-    output[1]->producer = product;
-    output[1]->output = 1;
     if (product->id > reduce->id)
         move_before(f->g, product, reduce);
     return true;
@@ -406,9 +555,11 @@ void mgpu_finish_products(struct mgpu_graph *g, const struct mgpu_backend *backe
 {
     struct finish f = begin(g, backend);
     for (int n = 0; n < g->node_count; n++)
-        if (mgpu_expr_of(g->nodes[n]))
+        if (mgpu_expr_of(g->nodes[n])) {
             finish_product(&f, g->nodes[n]);
-        else if (g->nodes[n]->op == &mgpu_op_reduce)
+            finish_gelu(&f, g->nodes[n]);
+            finish_gelu_grad(&f, g->nodes[n]);
+        } else if (g->nodes[n]->op == &mgpu_op_reduce)
             find_product(&f, g->nodes[n]);
     end(&f);
     mgpu_graph_prune(g);

@@ -38,6 +38,10 @@ void mgpu_read_weights_turned(struct mgpu_graph *g);
  * which the last of them names; `library`: as GPUs' libraries take it (attend.c). */
 int mgpu_fuse_attention(struct mgpu_graph *g, bool library);
 
+/* Of no plan, for GPUs: the arithmetic of a GELU in tanh's form is the one operation that products
+ * there have behind them (gelu.c). */
+void mgpu_fuse_gelu(struct mgpu_graph *g);
+
 /* Adds to the plan what stacks the equal towers of a forward graph: nodes of the same weights, and
  * behind them nodes without weights that take only those. `g` is changed (equal nodes become one).
  * Linear in its nodes, but for the levels that towers are compared at. */

@@ -34,6 +34,18 @@ static inline float modulo(float x, float y)
     return r != 0 && (r < 0) != (y < 0) ? r + y : r;
 }
 
+/* As in ref. */
+MGPU_INLINE float gelu_tanh(float x)
+{
+    return mgpu_tanhf(0.79788456f * x * (1 + 0.044715f * x * x));
+}
+
+MGPU_INLINE float gelu_slope(float x)
+{
+    float t = gelu_tanh(x);
+    return (1 + t + x * (1 - t * t) * 0.79788456f * (1 + 0.134145f * x * x)) / 2;
+}
+
 MGPU_SIMD static void apply_1(enum mgpu_expr_code code, float *to, const float *a,
                               struct mgpu_cpu_ends ends, int64_t n)
 {
@@ -65,6 +77,8 @@ MGPU_SIMD static void apply_1(enum mgpu_expr_code code, float *to, const float *
         EACH(MGPU_X_ACOSH, acoshf(x));
         EACH(MGPU_X_ATANH, atanhf(x));
         EACH(MGPU_X_ERF, mgpu_erff(x));
+        EACH(MGPU_X_GELU, x / 2 * (1 + gelu_tanh(x)));
+        EACH(MGPU_X_GELU_SLOPE, gelu_slope(x));
         EACH(MGPU_X_SIGMOID, mgpu_sigmoidf(x));
         EACH(MGPU_X_SOFTPLUS, (x > 0 ? x : 0) + log1pf(mgpu_exp_negativef(-fabsf(x))));
         EACH(MGPU_X_ISNAN, x != x ? 1 : 0);

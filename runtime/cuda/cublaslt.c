@@ -1,6 +1,11 @@
 /* matmul through cuBLASLt, with what stands behind it as its epilogue: a bias, a limit of 0, the
- * sums of an operand. Its GELU is tanh's approximation, another function than the erf that most
- * models have, and on some GPUs a slower pass of its own: there generated kernels stay.
+ * sums of an operand, GELU in tanh's form (another function than erf's) with what it was taken of,
+ * and its derivative.
+ *
+ * Not used are relu with a mask, and the derivative that reads it: of what a step of the seven
+ * networks of tests/bench/gpu.md moves they would save 0.02 % at most (vgg16; the others have no
+ * relu behind a product). Nor are derivatives with the sums of their results: as sums of an operand
+ * of the next product these cost no pass either, and they are floats there.
  *
  * Its matrices lie by columns, so it sees ours transposed: y [M,N] = a b of rows is yT [N,M] = bT
  * aT of columns, and the operand that we call b comes first. */
@@ -11,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALGORITHMS = 5, MOST_CALLS = 64, ALIGNMENT = 64 };
+enum { ALGORITHMS = 5, MOST_CALLS = 64, ALIGNMENT = 64, GELU_ROW = 8 };
 
 #define WORKSPACE (INT64_C(32) << 20) /* what NVIDIA recommends for Hopper */
 
@@ -111,24 +116,52 @@ static bool has_type(enum mgpu_dtype type, cudaDataType_t *out)
     return mgpu_is_float(type);
 }
 
-/* The epilogue, and which operand it reads or writes (-1: none). */
-static cublasLtEpilogue_t epilogue_of(const struct mgpu_node *node, int *operand)
+/* The epilogue, and which operands it reads or writes (-1: none): a vector, a matrix. */
+struct epilogue {
+    cublasLtEpilogue_t kind;
+    int vector, matrix;
+};
+
+static bool is_gelu(const struct mgpu_node *node)
+{
+    return node->op == &mgpu_op_matmul_gelu || node->op == &mgpu_op_matmul_gelu_grad;
+}
+
+static struct epilogue epilogue_of(const struct mgpu_node *node)
 {
     const struct mgpu_matmul_attrs *attrs = node->attrs;
-    bool bias = node->inputs > 2 && node->input[2], sums = node->op == &mgpu_op_matmul_sums;
-    *operand = bias ? 2 : sums ? 3 : -1;
-    if (sums) /* our b is its A */
-        return attrs->sums == MGPU_SUMS_A ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
-    if (attrs->relu)
-        return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-    return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    int bias = node->inputs > 2 && node->input[2] ? 2 : -1, second = node->inputs + 1;
+    if (node->op == &mgpu_op_matmul_sums) /* our b is its A */
+        return (struct epilogue){attrs->sums == MGPU_SUMS_A ? CUBLASLT_EPILOGUE_BGRADB
+                                                            : CUBLASLT_EPILOGUE_BGRADA,
+                                 second, -1};
+    if (node->op == &mgpu_op_matmul_gelu_grad)
+        return (struct epilogue){CUBLASLT_EPILOGUE_DGELU, -1, 2};
+    if (node->op == &mgpu_op_matmul_gelu && node->output[1])
+        return (struct epilogue){
+            bias < 0 ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU_AUX_BIAS, bias, second};
+    if (node->op == &mgpu_op_matmul_gelu)
+        return (struct epilogue){bias < 0 ? CUBLASLT_EPILOGUE_GELU : CUBLASLT_EPILOGUE_GELU_BIAS,
+                                 bias, -1};
+    if (attrs->relu) /* which may make 0 of NaN: the gradient of the weight shows it */
+        return (struct epilogue){bias < 0 ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_RELU_BIAS,
+                                 bias, -1};
+    return (struct epilogue){bias < 0 ? CUBLASLT_EPILOGUE_DEFAULT : CUBLASLT_EPILOGUE_BIAS, bias,
+                             -1};
+}
+
+/* One product of floats or half types, whose rows are as long as its matrix of GELU may be. */
+static bool may_gelu(const struct mgpu_node *node)
+{
+    struct product p = product_of(node);
+    return node->input[0]->type != MGPU_DOUBLE && p.axes == 0 && p.n % GELU_ROW == 0;
 }
 
 static bool accepts(const struct mgpu_node *node)
 {
     cudaDataType_t type;
-    if ((node->op != &mgpu_op_matmul && node->op != &mgpu_op_matmul_sums) ||
-        !has_type(node->input[0]->type, &type))
+    if ((node->op != &mgpu_op_matmul && node->op != &mgpu_op_matmul_sums && !is_gelu(node)) ||
+        !has_type(node->input[0]->type, &type) || (is_gelu(node) && !may_gelu(node)))
         return false;
     struct product p = product_of(node);
     bool work = p.k > 0 && mgpu_value_count(node->output[0]) > 0;
@@ -139,8 +172,7 @@ static bool accepts(const struct mgpu_node *node)
  * has an algorithm. */
 static bool has_end(const struct mgpu_node *node)
 {
-    int operand;
-    return epilogue_of(node, &operand) != CUBLASLT_EPILOGUE_DEFAULT;
+    return epilogue_of(node).kind != CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 /* ---- Descriptors ----------------------------------------------------------------------------- */
@@ -148,8 +180,7 @@ static bool has_end(const struct mgpu_node *node)
 struct matmul {
     struct product product;
     enum mgpu_dtype type[3]; /* of a, b, y */
-    cublasLtEpilogue_t epilogue;
-    int vector; /* the epilogue's operand; -1: none */
+    struct epilogue epilogue;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, y;
     char words[512]; /* what it computes */
@@ -165,11 +196,28 @@ static int status(const struct mgpu_library *l, cublasStatus_t s, const char *wh
                      "cuBLASLt: %s: %s", what, l->lt.cublasLtGetStatusString(s));
 }
 
-static cublasStatus_t set_vector(const struct matmul *m, const struct mgpu_cuda_lt *lt, void *at)
+static cublasStatus_t set_address(const struct matmul *m, const struct mgpu_cuda_lt *lt,
+                                  cublasLtMatmulDescAttributes_t attribute, int i,
+                                  void *const *operand)
 {
-    return m->vector < 0 ? CUBLAS_STATUS_SUCCESS
-                         : lt->cublasLtMatmulDescSetAttribute(
-                               m->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at, sizeof at);
+    void *at = (void *)(uintptr_t)ALIGNMENT;
+    if (i < 0)
+        return CUBLAS_STATUS_SUCCESS;
+    if (operand)
+        at = operand[i];
+    return lt->cublasLtMatmulDescSetAttribute(m->desc, attribute, &at, sizeof at);
+}
+
+/* Where the epilogue's operands lie; operand NULL: an address as aligned as those to come. */
+static cublasStatus_t set_operands(const struct matmul *m, const struct mgpu_cuda_lt *lt,
+                                   void *const *operand)
+{
+    cublasStatus_t s =
+        set_address(m, lt, CUBLASLT_MATMUL_DESC_BIAS_POINTER, m->epilogue.vector, operand);
+    return s != CUBLAS_STATUS_SUCCESS
+               ? s
+               : set_address(m, lt, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, m->epilogue.matrix,
+                             operand);
 }
 
 static int make_desc(struct matmul *m, const struct mgpu_library *l)
@@ -190,10 +238,13 @@ static int make_desc(struct matmul *m, const struct mgpu_library *l)
         s = lt->cublasLtMatmulDescSetAttribute(m->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second,
                                                sizeof second);
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = lt->cublasLtMatmulDescSetAttribute(m->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &m->epilogue,
-                                               sizeof m->epilogue);
-    if (s == CUBLAS_STATUS_SUCCESS) /* an address as aligned as those to come */
-        s = set_vector(m, lt, (void *)(uintptr_t)ALIGNMENT);
+        s = lt->cublasLtMatmulDescSetAttribute(m->desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
+                                               &m->epilogue.kind, sizeof m->epilogue.kind);
+    if (s == CUBLAS_STATUS_SUCCESS && m->epilogue.matrix >= 0)
+        s = lt->cublasLtMatmulDescSetAttribute(m->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
+                                               &m->product.n, sizeof m->product.n);
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = set_operands(m, lt, NULL);
     return status(l, s, "a product");
 }
 
@@ -275,7 +326,8 @@ static int find_algorithms(struct matmul *m, const struct mgpu_library *l)
     for (int i = 0; i < found; i++)
         if (m->algorithm[i].state == CUBLAS_STATUS_SUCCESS)
             m->algorithm[m->count++] = m->algorithm[i];
-    if (s == CUBLAS_STATUS_SUCCESS && m->count == 0)
+    bool refused = s == CUBLAS_STATUS_INVALID_VALUE; /* what it cannot do may be called so */
+    if (refused || (s == CUBLAS_STATUS_SUCCESS && m->count == 0))
         s = CUBLAS_STATUS_NOT_SUPPORTED;
     return status(l, s, "an algorithm");
 }
@@ -318,12 +370,19 @@ static void describe(struct matmul *m)
     const struct product *p = &m->product;
     int n =
         snprintf(m->words, sizeof m->words, "matmul %s %s epilogue %d %d %d %lld %lld %lld",
-                 mgpu_dtype_name(m->type[0]), mgpu_dtype_name(m->type[2]), (int)m->epilogue,
+                 mgpu_dtype_name(m->type[0]), mgpu_dtype_name(m->type[2]), (int)m->epilogue.kind,
                  p->transpose_a, p->transpose_b, (long long)p->m, (long long)p->n, (long long)p->k);
     for (int i = 0; i < p->axes; i++)
         n += snprintf(m->words + n, sizeof m->words - (size_t)n, ", %lld: %lld %lld",
                       (long long)p->axis[i].size, (long long)p->axis[i].step[0],
                       (long long)p->axis[i].step[1]);
+}
+
+/* GPUs of other kinds run GELU as a pass of its own behind the product, and not a fast one. */
+static bool has_gelu(const struct mgpu_library *l)
+{
+    int major = l->dnn.capability / 100;
+    return major == 9 || major == 10;
 }
 
 static int prepare(struct mgpu_library_call *call)
@@ -334,8 +393,10 @@ static int prepare(struct mgpu_library_call *call)
     m->type[0] = call->node->input[0]->type;
     m->type[1] = call->node->input[1]->type;
     m->type[2] = call->node->output[0]->type;
-    m->epilogue = epilogue_of(call->node, &m->vector);
+    m->epilogue = epilogue_of(call->node);
     describe(m);
+    if (is_gelu(call->node) && !has_gelu(call->library))
+        return mgpu_fail(MGPU_EUNSUPPORTED, "cuBLASLt: GELU is slow on such a GPU");
     MGPU_TRY(make_desc(m, call->library));
     MGPU_TRY(make_layouts(m, call->library));
     MGPU_TRY(find_algorithms(m, call->library));
@@ -354,8 +415,7 @@ static int run(struct mgpu_library_call *call, void *stream, void *const *operan
     const double one_d = 1, zero_d = 0;
     bool twice = m->type[0] == MGPU_DOUBLE;
     int64_t calls = calls_of(&m->product), begin[3];
-    if (m->vector >= 0)
-        MGPU_TRY(status(l, set_vector(m, &l->lt, operand[m->vector]), "an epilogue"));
+    MGPU_TRY(status(l, set_operands(m, &l->lt, operand), "an epilogue"));
     for (int64_t c = 0; c < calls; c++) {
         begin_of(&m->product, c, begin);
         for (int k = 0; k < 3; k++)

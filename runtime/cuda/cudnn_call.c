@@ -23,10 +23,18 @@ enum { CANDIDATES = 5, ALIGNMENT = 256, OPERANDS = MGPU_MAX_INPUTS + MGPU_MAX_OU
 static const struct mgpu_cudnn_builder *const tables[] = {mgpu_cudnn_conv, mgpu_cudnn_attention,
                                                           NULL};
 
-struct state {
+/* What equal nodes share, in the library's list: a graph, and a plan of it by this candidate. */
+struct mgpu_cudnn_shared {
+    struct mgpu_cudnn_shared *next;
     struct mgpu_cudnn_graph graph;
     struct mgpu_cudnn_plan plan;
-    bool bound;
+    int candidate, users;
+};
+
+struct state {
+    struct mgpu_cudnn_shared *shared;
+    float number[MGPU_CUDNN_NUMBERS];    /* no part of a plan */
+    cudnnBackendDescriptor_t pack;       /* NULL: not bound yet */
     void *operand[OPERANDS], *workspace; /* where they lay in the last run */
 };
 
@@ -84,31 +92,81 @@ static struct mgpu_cudnn_rules rules_of(const struct mgpu_library_call *call)
 }
 
 /* Where the graph's own scratch begins in the workspace. */
-static int64_t scratch_at(const struct state *s)
+static int64_t scratch_at(const struct mgpu_cudnn_shared *s)
 {
     return (s->plan.workspace + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* Candidate `wanted`, or the first that gives a plan where it is -1. */
-static int make_plan(struct mgpu_library_call *call, int wanted)
+static int build(const struct mgpu_library_call *call, struct mgpu_cudnn_graph *g)
 {
-    struct state *s = call->state;
+    mgpu_cudnn_graph_begin(g, &call->library->dnn);
+    builder_of(call->node)->build(g, call->node);
+    return mgpu_cudnn_graph_end(g);
+}
+
+/* Candidate `wanted`, or the first that gives a plan where it is -1. */
+static int make_plan(const struct mgpu_library_call *call, const struct mgpu_cudnn_graph *g,
+                     int wanted, struct mgpu_cudnn_plan *plan)
+{
     const struct mgpu_cudnn *dnn = &call->library->dnn;
     struct mgpu_cudnn_rules rules = rules_of(call);
     struct mgpu_cudnn_engines engines;
-    struct mgpu_cudnn_plan plan;
-    MGPU_TRY(mgpu_cudnn_engines_find(&engines, &s->graph, &rules));
+    MGPU_TRY(mgpu_cudnn_engines_find(&engines, g, &rules));
     int first = wanted < 0 ? 0 : wanted, last = wanted < 0 ? engines.count - 1 : wanted;
     int rc = mgpu_fail(MGPU_EUNSUPPORTED, "cuDNN: only %d engines", engines.count);
     for (int i = first; i <= last && i < engines.count && rc < 0; i++)
-        rc = mgpu_cudnn_plan_make(&plan, dnn, engines.config[i], rules.workspace);
+        rc = mgpu_cudnn_plan_make(plan, dnn, engines.config[i], rules.workspace);
     mgpu_cudnn_engines_free(&engines, dnn);
-    if (rc < 0)
-        return rc;
-    mgpu_cudnn_plan_free(&s->plan, dnn);
-    s->plan = plan;
-    s->bound = false;
-    call->workspace = scratch_at(s) + s->graph.scratch;
+    return rc;
+}
+
+static void unbind(struct mgpu_library_call *call)
+{
+    struct state *s = call->state;
+    if (s->pack)
+        call->library->dnn.api.cudnnBackendDestroyDescriptor(s->pack);
+    s->pack = NULL;
+}
+
+static void leave(struct mgpu_library_call *call)
+{
+    struct state *s = call->state;
+    struct mgpu_cudnn_shared **at = &call->library->shared, *old = s->shared;
+    unbind(call); /* where scratch begins is the plan's */
+    s->shared = NULL;
+    if (!old || --old->users > 0)
+        return;
+    while (*at != old)
+        at = &(*at)->next;
+    *at = old->next;
+    mgpu_cudnn_plan_free(&old->plan, &call->library->dnn);
+    mgpu_cudnn_graph_free(&old->graph);
+    free(old);
+}
+
+/* The call uses that plan of the graph from now on; it is made where nobody has it yet. The graph
+ * is taken, unless this fails. */
+static int join(struct mgpu_library_call *call, struct mgpu_cudnn_graph *g, int candidate)
+{
+    struct state *s = call->state;
+    struct mgpu_cudnn_shared *shared = call->library->shared;
+    struct mgpu_cudnn_plan plan;
+    while (shared && (shared->candidate != candidate || strcmp(shared->graph.text, g->text)))
+        shared = shared->next;
+    if (!shared)
+        MGPU_TRY(make_plan(call, g, candidate, &plan));
+    memcpy(s->number, g->number, sizeof s->number);
+    if (shared) {
+        mgpu_cudnn_graph_free(g);
+    } else {
+        shared = mgpu_xcalloc(1, sizeof *shared);
+        *shared = (struct mgpu_cudnn_shared){call->library->shared, *g, plan, candidate, 0};
+        call->library->shared = shared;
+    }
+    shared->users++; /* before it leaves what may be the same */
+    leave(call);
+    s->shared = shared;
+    call->workspace = scratch_at(shared) + shared->graph.scratch;
     return 0;
 }
 
@@ -116,42 +174,53 @@ static int make_plan(struct mgpu_library_call *call, int wanted)
 
 static void release(struct mgpu_library_call *call)
 {
-    struct state *s = call->state;
-    mgpu_cudnn_plan_free(&s->plan, &call->library->dnn);
-    mgpu_cudnn_graph_free(&s->graph);
-    free(s);
-}
-
-static int build(struct mgpu_library_call *call)
-{
-    struct state *s = call->state = mgpu_xcalloc(1, sizeof *s);
-    mgpu_cudnn_graph_begin(&s->graph, &call->library->dnn);
-    builder_of(call->node)->build(&s->graph, call->node);
-    return mgpu_cudnn_graph_end(&s->graph);
+    leave(call);
+    free(call->state);
 }
 
 static int ask(struct mgpu_library_call *call)
 {
     struct mgpu_cudnn_rules rules = rules_of(call);
     struct mgpu_cudnn_engines engines;
-    MGPU_TRY(build(call));
-    struct state *s = call->state;
-    MGPU_TRY(mgpu_cudnn_engines_find(&engines, &s->graph, &rules));
-    mgpu_cudnn_engines_free(&engines, &call->library->dnn);
-    return 0;
+    struct mgpu_cudnn_graph g;
+    int rc = build(call, &g);
+    if (rc == 0)
+        rc = mgpu_cudnn_engines_find(&engines, &g, &rules);
+    if (rc == 0)
+        mgpu_cudnn_engines_free(&engines, &call->library->dnn);
+    mgpu_cudnn_graph_free(&g);
+    return rc;
 }
 
 static int prepare(struct mgpu_library_call *call)
 {
-    MGPU_TRY(build(call));
-    struct state *s = call->state;
-    int known = mgpu_library_remembered(call->library, s->graph.text);
-    return known >= 0 && make_plan(call, known) == 0 ? 0 : make_plan(call, -1);
+    struct mgpu_cudnn_graph g;
+    call->state = mgpu_xcalloc(1, sizeof(struct state));
+    int rc = build(call, &g);
+    int known = rc == 0 ? mgpu_library_remembered(call->library, g.text) : -1;
+    if (rc == 0)
+        rc = join(call, &g, known);
+    if (rc < 0 && known >= 0)
+        rc = join(call, &g, -1);
+    if (rc < 0)
+        mgpu_cudnn_graph_free(&g);
+    return rc;
+}
+
+static int choose(struct mgpu_library_call *call, int candidate)
+{
+    struct mgpu_cudnn_graph g;
+    int rc = build(call, &g);
+    if (rc == 0)
+        rc = join(call, &g, candidate);
+    if (rc < 0)
+        mgpu_cudnn_graph_free(&g);
+    return rc;
 }
 
 static const char *words(struct mgpu_library_call *call)
 {
-    return ((struct state *)call->state)->graph.text;
+    return ((struct state *)call->state)->shared->graph.text;
 }
 
 static int candidates(struct mgpu_library_call *call)
@@ -164,8 +233,8 @@ static int candidates(struct mgpu_library_call *call)
 static void *address(struct state *s, int64_t id, void *const *operand, void *workspace)
 {
     if (id == MGPU_CUDNN_SCRATCH)
-        return (char *)workspace + scratch_at(s);
-    return id < MGPU_CUDNN_NUMBER ? operand[id - 1] : &s->graph.number[id - MGPU_CUDNN_NUMBER];
+        return (char *)workspace + scratch_at(s->shared);
+    return id < MGPU_CUDNN_NUMBER ? operand[id - 1] : &s->number[id - MGPU_CUDNN_NUMBER];
 }
 
 /* Packs are made again only when an operand lies elsewhere than in the last run. */
@@ -173,16 +242,16 @@ static int bind(struct mgpu_library_call *call, void *const *operand, void *work
 {
     struct state *s = call->state;
     size_t bytes = sizeof *operand * (size_t)(call->node->inputs + call->node->outputs);
+    const struct mgpu_cudnn_graph *g = &s->shared->graph;
     void *data[MGPU_CUDNN_TENSORS];
-    if (s->bound && s->workspace == workspace && !memcmp(s->operand, operand, bytes))
+    if (s->pack && s->workspace == workspace && !memcmp(s->operand, operand, bytes))
         return 0;
-    for (int i = 0; i < s->graph.tensors; i++)
-        data[i] = address(s, s->graph.id[i], operand, workspace);
-    MGPU_TRY(mgpu_cudnn_plan_bind(&s->plan, &call->library->dnn, s->graph.tensors, s->graph.id,
-                                  data, workspace));
+    unbind(call);
+    for (int i = 0; i < g->tensors; i++)
+        data[i] = address(s, g->id[i], operand, workspace);
+    MGPU_TRY(mgpu_cudnn_bind(&s->pack, &call->library->dnn, g->tensors, g->id, data, workspace));
     memcpy(s->operand, operand, bytes);
     s->workspace = workspace;
-    s->bound = true;
     return 0;
 }
 
@@ -192,7 +261,7 @@ static int run(struct mgpu_library_call *call, void *stream, void *const *operan
     const struct mgpu_cudnn *dnn = &call->library->dnn;
     MGPU_TRY(bind(call, operand, workspace));
     MGPU_TRY(mgpu_cudnn_status(dnn, dnn->api.cudnnSetStream(dnn->handle, stream), "the stream"));
-    return mgpu_cudnn_plan_run(&s->plan, dnn);
+    return mgpu_cudnn_plan_run(&s->shared->plan, dnn, s->pack);
 }
 
 const struct mgpu_library_family mgpu_library_cudnn = {
@@ -205,5 +274,5 @@ const struct mgpu_library_family mgpu_library_cudnn = {
     .run = run,
     .words = words,
     .candidates = candidates,
-    .choose = make_plan,
+    .choose = choose,
 };

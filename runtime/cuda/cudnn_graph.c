@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MESSAGE = 1024, PROPERTIES = 8192 };
+enum { MESSAGE = 1024, PROPERTIES = 8192, OLDEST = 90800 }; /* OLDEST: plans for properties */
 
 /* ---- The library ----------------------------------------------------------------------------- */
 
@@ -24,18 +24,21 @@ int mgpu_cudnn_status(const struct mgpu_cudnn *dnn, cudnnStatus_t status, const 
                      dnn->api.cudnnGetErrorString(status), *words ? ": " : "", words);
 }
 
-/* Version and kind of GPU: the same for another GPU of the kind. */
-static char *key_of(const struct mgpu_cudnn *dnn, const char *properties)
+/* Compute capability; version and kind of GPU: the same for another GPU of the kind. */
+static void read_properties(struct mgpu_cudnn *dnn, const char *properties)
 {
     char key[256];
-    struct json_object *all = json_tokener_parse(properties), *name = NULL, *units = NULL;
+    struct json_object *all = json_tokener_parse(properties), *name = NULL, *units = NULL,
+                       *version = NULL;
+    json_object_object_get_ex(all, "deviceVer", &version);
     json_object_object_get_ex(all, "deviceName", &name);
     json_object_object_get_ex(all, "multiProcessorCount", &units);
     snprintf(key, sizeof key, "cuDNN %zu, %s with %s units", dnn->api.cudnnGetVersion(),
              name ? json_object_get_string(name) : "?",
              units ? json_object_get_string(units) : "?");
+    dnn->key = mgpu_xstrdup(key);
+    dnn->capability = json_object_get_int(version);
     json_object_put(all);
-    return mgpu_xstrdup(key);
 }
 
 static int describe_gpu(struct mgpu_cudnn *dnn, const char *properties)
@@ -61,12 +64,21 @@ static int find_key(struct mgpu_cudnn *dnn)
     cudnnStatus_t status = dnn->api.cudnnBackendGetAttribute(
         dnn->gpu, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, sizeof properties - 1,
         &size, properties);
-    dnn->key = key_of(dnn, properties);
+    read_properties(dnn, properties);
     return mgpu_cudnn_status(dnn, status, "reading the GPU's properties");
+}
+
+int mgpu_cudnn_check_version(size_t version)
+{
+    if (version >= OLDEST)
+        return 0;
+    return mgpu_fail(MGPU_EDEVICE, "version %zu.%zu is installed, %d.%d is the oldest that will do",
+                     version / 10000, version / 100 % 100, OLDEST / 10000, OLDEST / 100 % 100);
 }
 
 static int open_gpu(struct mgpu_cudnn *dnn, const char *properties)
 {
+    MGPU_TRY(mgpu_cudnn_check_version(dnn->api.cudnnGetVersion()));
     if (!properties)
         MGPU_TRY(mgpu_cudnn_status(dnn, dnn->api.cudnnCreate(&dnn->handle), "cudnnCreate"));
     MGPU_TRY(describe_gpu(dnn, properties));

@@ -22,12 +22,16 @@ struct mgpu_cudnn {
     struct mgpu_cuda_dnn api;
     cudnnBackendDescriptor_t gpu; /* its properties */
     cudnnHandle_t handle;         /* NULL: there are only the properties, and nothing can run */
+    int capability;               /* the GPU's; 900: 9.0 */
     char *key;                    /* what plans depend on besides their graph: version and GPU */
 };
 
 /* As mgpu_library_open's `properties`. */
 int mgpu_cudnn_open(struct mgpu_cudnn *dnn, const char *properties);
 void mgpu_cudnn_close(struct mgpu_cudnn *dnn);
+
+/* MGPU_EDEVICE: too old (`version` as cudnnGetVersion gives it). */
+int mgpu_cudnn_check_version(size_t version);
 
 /* MGPU_EDEVICE or MGPU_EUNSUPPORTED with cuDNN's words, after what was done to what. */
 int mgpu_cudnn_status(const struct mgpu_cudnn *dnn, cudnnStatus_t status, const char *what);

@@ -170,43 +170,44 @@ int mgpu_cudnn_plan_make(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *
 
 void mgpu_cudnn_plan_free(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn)
 {
-    if (plan->pack)
-        dnn->api.cudnnBackendDestroyDescriptor(plan->pack);
     if (plan->plan)
         dnn->api.cudnnBackendDestroyDescriptor(plan->plan);
     *plan = (struct mgpu_cudnn_plan){0};
 }
 
-static cudnnStatus_t fill_pack(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn,
+static cudnnStatus_t fill_pack(cudnnBackendDescriptor_t pack, const struct mgpu_cuda_dnn *api,
                                int count, const int64_t *id, void *const *data, void *workspace)
 {
-    const struct mgpu_cuda_dnn *api = &dnn->api;
-    cudnnStatus_t status =
-        api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &plan->pack);
+    cudnnStatus_t status = api->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
+                                                         CUDNN_TYPE_INT64, count, id);
     if (status == CUDNN_STATUS_SUCCESS)
-        status = api->cudnnBackendSetAttribute(plan->pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
-                                               CUDNN_TYPE_INT64, count, id);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = api->cudnnBackendSetAttribute(plan->pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+        status = api->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
                                                CUDNN_TYPE_VOID_PTR, count, data);
     if (status == CUDNN_STATUS_SUCCESS)
-        status = api->cudnnBackendSetAttribute(plan->pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
+        status = api->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
                                                CUDNN_TYPE_VOID_PTR, 1, &workspace);
-    return status == CUDNN_STATUS_SUCCESS ? api->cudnnBackendFinalize(plan->pack) : status;
+    return status == CUDNN_STATUS_SUCCESS ? api->cudnnBackendFinalize(pack) : status;
 }
 
-int mgpu_cudnn_plan_bind(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn, int count,
-                         const int64_t *id, void *const *data, void *workspace)
+int mgpu_cudnn_bind(cudnnBackendDescriptor_t *pack, const struct mgpu_cudnn *dnn, int count,
+                    const int64_t *id, void *const *data, void *workspace)
 {
-    if (plan->pack)
-        dnn->api.cudnnBackendDestroyDescriptor(plan->pack);
-    plan->pack = NULL;
-    return mgpu_cudnn_status(dnn, fill_pack(plan, dnn, count, id, data, workspace),
-                             "operands of a plan");
+    const struct mgpu_cuda_dnn *api = &dnn->api;
+    *pack = NULL;
+    cudnnStatus_t status =
+        api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, pack);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = fill_pack(*pack, api, count, id, data, workspace);
+    if (status != CUDNN_STATUS_SUCCESS && *pack) {
+        api->cudnnBackendDestroyDescriptor(*pack);
+        *pack = NULL;
+    }
+    return mgpu_cudnn_status(dnn, status, "operands of a plan");
 }
 
-int mgpu_cudnn_plan_run(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn)
+int mgpu_cudnn_plan_run(const struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn,
+                        cudnnBackendDescriptor_t pack)
 {
-    return mgpu_cudnn_status(dnn, dnn->api.cudnnBackendExecute(dnn->handle, plan->plan, plan->pack),
+    return mgpu_cudnn_status(dnn, dnn->api.cudnnBackendExecute(dnn->handle, plan->plan, pack),
                              "running a plan");
 }

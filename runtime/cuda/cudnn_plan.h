@@ -23,8 +23,8 @@ int mgpu_cudnn_engines_find(struct mgpu_cudnn_engines *out, const struct mgpu_cu
 void mgpu_cudnn_engines_free(struct mgpu_cudnn_engines *engines, const struct mgpu_cudnn *dnn);
 
 struct mgpu_cudnn_plan {
-    cudnnBackendDescriptor_t plan, pack; /* pack: where operands lie */
-    int64_t workspace;
+    cudnnBackendDescriptor_t plan;
+    int64_t workspace; /* bytes */
 };
 
 /* A plan of an engine (may take a second: some compile kernels). MGPU_EUNSUPPORTED: it cannot, or
@@ -33,9 +33,11 @@ int mgpu_cudnn_plan_make(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *
                          cudnnBackendDescriptor_t config, int64_t workspace);
 void mgpu_cudnn_plan_free(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn);
 
-/* Says where the operands lie, then submits it to the handle's stream as often as wanted. */
-int mgpu_cudnn_plan_bind(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn, int count,
-                         const int64_t *id, void *const *data, void *workspace);
-int mgpu_cudnn_plan_run(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn);
+/* Makes *pack, which says where operands lie; then submits a plan of such operands to the handle's
+ * stream as often as wanted. The caller destroys the pack; NULL: it was not made. */
+int mgpu_cudnn_bind(cudnnBackendDescriptor_t *pack, const struct mgpu_cudnn *dnn, int count,
+                    const int64_t *id, void *const *data, void *workspace);
+int mgpu_cudnn_plan_run(const struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn,
+                        cudnnBackendDescriptor_t pack);
 
 #endif

@@ -135,8 +135,10 @@ void mgpu_library_release(struct mgpu_library_call *call)
 {
     if (!call)
         return;
+    pthread_mutex_lock(&call->library->lock);
     if (call->state)
         call->family->release(call);
+    pthread_mutex_unlock(&call->library->lock);
     free(call);
 }
 

@@ -51,9 +51,10 @@ bool mgpu_library_channels_last(const struct mgpu_library *library, const struct
 /* Whether products of this type are the tensor cores'. */
 bool mgpu_library_tensor_cores(const struct mgpu_library *library, enum mgpu_dtype type);
 
-/* Makes the plans. MGPU_EUNSUPPORTED: no engine, with the library's words: another kernel must run
- * the node. The node must outlive the call. On a GPU candidates are timed, once for a computation,
- * kind of GPU and version of the libraries: the fastest is remembered on disk (cache.h). */
+/* Makes the plans; nodes of equal graphs of cuDNN's share one. MGPU_EUNSUPPORTED: no engine, with
+ * the library's words: another kernel must run the node. The node must outlive the call. On a GPU
+ * candidates are timed, once for a computation, kind of GPU and version of the libraries: the
+ * fastest is remembered on disk (cache.h). */
 int mgpu_library_prepare(struct mgpu_library_call **out, struct mgpu_library *library,
                          const struct mgpu_node *node);
 void mgpu_library_release(struct mgpu_library_call *call);

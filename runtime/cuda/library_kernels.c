@@ -31,10 +31,19 @@ static void release(void *state)
     mgpu_library_release(state);
 }
 
+/* Libraries want more of a boundary than there is for what else lies in the arena. */
+enum { BOUNDARY = 256 };
+
 static int64_t workspace(const struct mgpu_node *node, int threads, const void *state)
 {
+    int64_t bytes = mgpu_library_workspace(state);
     (void)node, (void)threads;
-    return mgpu_library_workspace(state);
+    return bytes > 0 ? bytes + BOUNDARY : 0;
+}
+
+static void *on_boundary(void *at)
+{
+    return (void *)(((uintptr_t)at + BOUNDARY - 1) / BOUNDARY * BOUNDARY);
 }
 
 static int run(const struct mgpu_launch *l)
@@ -43,7 +52,7 @@ static int run(const struct mgpu_launch *l)
     void *operand[MGPU_MAX_INPUTS + MGPU_MAX_OUTPUTS];
     for (int i = 0; i < l->inputs + l->outputs; i++) /* out stands behind in */
         operand[i] = l->in[i].data;
-    return mgpu_library_run(l->state, queue->stream, operand, l->workspace);
+    return mgpu_library_run(l->state, queue->stream, operand, on_boundary(l->workspace));
 }
 
 #define KERNEL(operator)                                                                           \
@@ -55,8 +64,8 @@ static int run(const struct mgpu_launch *l)
 const struct mgpu_kernel mgpu_library_kernels[] = {
     KERNEL("conv"),        KERNEL("conv_grad_input"), KERNEL("conv_grad_weight"),
     KERNEL("rnn"),         KERNEL("rnn_grad"),        KERNEL("matmul"),
-    KERNEL("matmul_sums"), KERNEL("attention"),       KERNEL("attention_grad"),
-    {.op = NULL}};
+    KERNEL("matmul_sums"), KERNEL("matmul_gelu"),     KERNEL("matmul_gelu_grad"),
+    KERNEL("attention"),   KERNEL("attention_grad"),  {.op = NULL}};
 
 /* ---- Layouts --------------------------------------------------------------------------------- */
 

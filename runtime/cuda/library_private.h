@@ -7,11 +7,14 @@
 
 #include <pthread.h>
 
+struct mgpu_cudnn_shared; /* cudnn_call.c */
+
 struct mgpu_library {
-    pthread_mutex_t lock; /* preparing uses the handles */
+    pthread_mutex_t lock; /* preparing uses the handles and the list */
     struct mgpu_library_options options;
     struct mgpu_cudnn dnn;
-    struct mgpu_cuda_driver driver; /* only for running */
+    struct mgpu_cudnn_shared *shared; /* plans of the calls that there are */
+    struct mgpu_cuda_driver driver;   /* only for running */
     struct mgpu_cuda_lt lt;
     cublasLtHandle_t lt_handle; /* NULL: nothing can run */
 };

@@ -67,18 +67,28 @@ static void write_load(struct mgpu_writer *w, int input, const char *tile, const
         (long long)k_stride);
 }
 
-/* sum[i][j] with what stands behind the product. */
-static void write_result(struct mgpu_writer *w)
+/* Stores sum[i][j], element `at` of y, with what stands behind the product. */
+static void write_result(struct mgpu_writer *w, const struct product *p)
 {
-    const struct mgpu_matmul_attrs *attrs = w->node->attrs;
-    const struct mgpu_value *bias = w->node->inputs > 2 ? w->node->input[2] : NULL;
-    mgpu_write(w, attrs->relu ? "larger%s(sum[i][j]" : "sum[i][j]",
-               mgpu_math_suffix(w->node->output[0]->type));
-    if (bias)
-        mgpu_write(w, " + LOAD_%s(x2, column + x + %d * j)", mgpu_dtype_name(bias->type),
+    const struct mgpu_node *node = w->node;
+    const struct mgpu_matmul_attrs *attrs = node->attrs;
+    bool gelu = node->op == &mgpu_op_matmul_gelu, slope = node->op == &mgpu_op_matmul_gelu_grad;
+    const char *suffix = mgpu_math_suffix(node->output[0]->type),
+               *type = mgpu_dtype_name(node->output[0]->type);
+    mgpu_write(w, "                const %s v = sum[i][j]", p->real);
+    if (node->inputs > 2 && !slope)
+        mgpu_write(w, " + LOAD_%s(x2, column + x + %d * j)", mgpu_dtype_name(node->input[2]->type),
                    TILE / EACH);
-    if (attrs->relu)
-        mgpu_write(w, ", 0)");
+    mgpu_write(w, ";\n");
+    if (gelu && node->output[1])
+        mgpu_write(w, "                STORE_%s(y1, at, v);\n", type);
+    mgpu_write(w, "                STORE_%s(y0, at, ", type);
+    if (slope)
+        mgpu_write(w, "v * gelu_slope%s(LOAD_%s(x2, at))", suffix,
+                   mgpu_dtype_name(node->input[2]->type));
+    else
+        mgpu_write(w, gelu ? "gelu%s(v)" : attrs->relu ? "larger%s(v, 0)" : "v", suffix);
+    mgpu_write(w, ");\n");
 }
 
 /* A thread for each row of a, or column of b. */
@@ -127,14 +137,13 @@ static void emit(struct mgpu_writer *w)
     mgpu_write(
         w,
         "    UNROLL\n    for (int i = 0; i < %d; i++) {\n        UNROLL\n        for (int j = 0; "
-        "j < %d; j++)\n            if (row + y + %d * i < %lld && column + x + %d * j < %lld)\n"
-        "                STORE_%s(y0, (batch * %lldLL + row + y + %d * i) * %lld + column + x + "
-        "%d * j, ",
-        EACH, EACH, TILE / EACH, (long long)p.m, TILE / EACH, (long long)p.n,
-        mgpu_dtype_name(w->node->output[0]->type), (long long)p.m, TILE / EACH, (long long)p.n,
-        TILE / EACH);
-    write_result(w);
-    mgpu_write(w, ");\n    }\n}\n");
+        "j < %d; j++)\n            if (row + y + %d * i < %lld && column + x + %d * j < %lld) {\n"
+        "                const i64 at = (batch * %lldLL + row + y + %d * i) * %lld + column + x + "
+        "%d * j;\n",
+        EACH, EACH, TILE / EACH, (long long)p.m, TILE / EACH, (long long)p.n, (long long)p.m,
+        TILE / EACH, (long long)p.n, TILE / EACH);
+    write_result(w, &p);
+    mgpu_write(w, "            }\n    }\n}\n");
 }
 
 static void emit_sums(struct mgpu_writer *w)
@@ -146,7 +155,7 @@ static void emit_sums(struct mgpu_writer *w)
 }
 
 const struct mgpu_emitter mgpu_emit_matmul[] = {
-    {"matmul", NULL, emit},
-    {"matmul_sums", NULL, emit_sums},
+    {"matmul", NULL, emit},      {"matmul_sums", NULL, emit_sums},
+    {"matmul_gelu", NULL, emit}, {"matmul_gelu_grad", NULL, emit},
     {NULL, NULL, NULL},
 };

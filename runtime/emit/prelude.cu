@@ -67,6 +67,12 @@ DEVICE type sigmoid##s(type x) \
 { type e = exp##s(-fabs##s(x)); return (x >= 0 ? 1 : e) / (1 + e); } \
 DEVICE type softplus##s(type x) \
 { return (x > 0 || x != x ? x : 0) + log1p##s(exp##s(-fabs##s(x))); } \
+DEVICE type gelu_tanh##s(type x) \
+{ return tanh##s((type)0.7978845608028654 * x * (1 + (type)0.044715 * x * x)); } \
+DEVICE type gelu##s(type x) { return x / 2 * (1 + gelu_tanh##s(x)); } \
+DEVICE type gelu_slope##s(type x) \
+{ type t = gelu_tanh##s(x); return (1 + t + x * (1 - t * t) * \
+(type)0.7978845608028654 * (1 + (type)0.134145 * x * x)) / 2; } \
 DEVICE type modulo##s(type x, type y) \
 { type r = fmod##s(x, y); return r != 0 && (r < 0) != (y < 0) ? r + y : r; } \
 DEVICE type smaller##s(type x, type y) { return x != x || x < y ? x : y; } \

@@ -201,6 +201,8 @@ int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_
     mgpu_pool_first(*out);
     if (rc == 0)
         rc = fuse_attention(*out, t);
+    if (rc == 0 && !on_cpus(t))
+        mgpu_fuse_gelu(*out);
     if (rc == 0)
         rc = fill_graph(*out, t, mode, plan);
     (*out)->updates_early = mode == MGPU_MODE_TRAIN && mgpu_updates_early(t);

@@ -39,6 +39,8 @@ static const struct {
     [MGPU_X_ACOSH] = {"acosh", 1},
     [MGPU_X_ATANH] = {"atanh", 1},
     [MGPU_X_ERF] = {"erf", 1},
+    [MGPU_X_GELU] = {"gelu", 1},
+    [MGPU_X_GELU_SLOPE] = {"gelu_slope", 1},
     [MGPU_X_SIGMOID] = {"sigmoid", 1},
     [MGPU_X_SOFTPLUS] = {"softplus", 1},
     [MGPU_X_STOP] = {"stop", 1},
@@ -352,6 +354,8 @@ static int unary(struct mgpu_expr *e, enum mgpu_expr_code code, int a, int y, in
         int bell = mgpu_expr_1(e, MGPU_X_EXP, neg(e, mul(e, a, a)));
         return mul(e, g, mul(e, num(e, a, 1.1283791670955126), bell));
     }
+    case MGPU_X_GELU:
+        return mul(e, g, mgpu_expr_1(e, MGPU_X_GELU_SLOPE, a));
     case MGPU_X_SIGMOID:
         return mul(e, g, mul(e, y, mgpu_expr_2(e, MGPU_X_SUB, num(e, y, 1), y)));
     case MGPU_X_SOFTPLUS:

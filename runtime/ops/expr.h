@@ -44,11 +44,13 @@ enum mgpu_expr_code {
     MGPU_X_ACOSH,
     MGPU_X_ATANH,
     MGPU_X_ERF,
-    MGPU_X_SIGMOID,  /* 1/(1+exp(-a)), without overflow */
-    MGPU_X_SOFTPLUS, /* log(1+exp(a)), without overflow */
-    MGPU_X_STOP,     /* the same value; its derivative is zero */
-    MGPU_X_ISNAN,    /* bool */
-    MGPU_X_ISINF,    /* bool, either sign */
+    MGPU_X_GELU, /* tanh's form: a/2 (1 + tanh(sqrt(2/pi) (a + 0.044715 a^3))) (compile/gelu.c) */
+    MGPU_X_GELU_SLOPE, /* its derivative; made by gradients, has none itself */
+    MGPU_X_SIGMOID,    /* 1/(1+exp(-a)), without overflow */
+    MGPU_X_SOFTPLUS,   /* log(1+exp(a)), without overflow */
+    MGPU_X_STOP,       /* the same value; its derivative is zero */
+    MGPU_X_ISNAN,      /* bool */
+    MGPU_X_ISINF,      /* bool, either sign */
     /* two operands of one type */
     MGPU_X_ADD,
     MGPU_X_SUB,

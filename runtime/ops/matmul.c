@@ -70,8 +70,8 @@ static int shape(const struct mgpu_node *node)
         MGPU_TRY(batch_dim(node, axis, rank, &dims[axis]));
     dims[rank - 2] = a->dims[outer_axis(node, 0)];
     dims[rank - 1] = b->dims[outer_axis(node, 1)];
-    if (node->inputs > 2 && node->input[2] &&
-        mgpu_value_count(node->input[2]) != dims[rank - 1].value)
+    bool bias = node->op != &mgpu_op_matmul_gelu_grad && node->inputs > 2 && node->input[2];
+    if (bias && mgpu_value_count(node->input[2]) != dims[rank - 1].value)
         return mismatch(node, "the bias has another size");
     mgpu_shape_set(node, 0, type ? type : a->type, rank, dims);
     return 0;
@@ -85,6 +85,22 @@ static int sums_shape(const struct mgpu_node *node)
         return mismatch(node, "sums are of one product");
     mgpu_shape_set(node, 1, y->type, 1, &y->dims[attrs_of(node)->sums == MGPU_SUMS_B]);
     return 0;
+}
+
+static int gelu_shape(const struct mgpu_node *node)
+{
+    MGPU_TRY(shape(node));
+    const struct mgpu_value *y = node->output[0];
+    mgpu_shape_set(node, 1, y->type, y->rank, y->dims);
+    return 0;
+}
+
+static int gelu_grad_shape(const struct mgpu_node *node)
+{
+    MGPU_TRY(shape(node));
+    return mgpu_value_count(node->input[2]) == mgpu_value_count(node->output[0])
+               ? 0
+               : mismatch(node, "what GELU was taken of has another size");
 }
 
 /* [..., R, C] as [*, C]. */
@@ -231,21 +247,15 @@ const struct mgpu_op mgpu_op_matmul = {
     .split = split,
 };
 
-/* Made after the plan: nobody asks how it splits. */
-const struct mgpu_op mgpu_op_matmul_sums = {
-    .name = "matmul_sums",
-    .min_inputs = 2,
-    .max_inputs = 2,
-    .outputs = 2,
-    .flags = MGPU_OP_GRADIENT_ONLY,
-    .attrs_size = sizeof(struct mgpu_matmul_attrs),
-    .attrs = attrs,
-    .shape = sums_shape,
-    .gradient = mgpu_gradient_none,
-    .saved = mgpu_saved_nothing,
-    .alias = mgpu_alias_none,
-    .workspace = mgpu_workspace_none,
-    .layouts = mgpu_layouts_plain,
-    .cost = cost,
-    .split = mgpu_split_replicated,
-};
+/* Made after the plan: nobody asks how they split. */
+#define MADE_LATE(most_inputs, least_inputs, results, sizes)                                       \
+    .min_inputs = least_inputs, .max_inputs = most_inputs, .outputs = results,                     \
+    .flags = MGPU_OP_GRADIENT_ONLY, .attrs_size = sizeof(struct mgpu_matmul_attrs),                \
+    .attrs = attrs, .shape = sizes, .gradient = mgpu_gradient_none, .saved = mgpu_saved_nothing,   \
+    .alias = mgpu_alias_none, .workspace = mgpu_workspace_none, .layouts = mgpu_layouts_plain,     \
+    .cost = cost, .split = mgpu_split_replicated
+
+const struct mgpu_op mgpu_op_matmul_sums = {.name = "matmul_sums", MADE_LATE(2, 2, 2, sums_shape)};
+const struct mgpu_op mgpu_op_matmul_gelu = {.name = "matmul_gelu", MADE_LATE(3, 2, 2, gelu_shape)};
+const struct mgpu_op mgpu_op_matmul_gelu_grad = {.name = "matmul_gelu_grad",
+                                                 MADE_LATE(3, 3, 1, gelu_grad_shape)};

@@ -30,6 +30,8 @@ const struct mgpu_op *const mgpu_ops[] = {
     &mgpu_op_arg_reduce,
     &mgpu_op_matmul,
     &mgpu_op_matmul_sums,
+    &mgpu_op_matmul_gelu,
+    &mgpu_op_matmul_gelu_grad,
     &mgpu_op_det,
     &mgpu_op_cofactor,
     &mgpu_op_conv,

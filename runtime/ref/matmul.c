@@ -10,6 +10,7 @@ struct matmul {
     int64_t stride_a[MGPU_MAX_RANK], stride_b[MGPU_MAX_RANK]; /* along y's axes; 0: broadcast */
     const struct mgpu_tensor *bias;                           /* NULL: none */
     bool relu;
+    const struct mgpu_tensor *gelu, *slope; /* what is kept of GELU, and read; NULL: no such end */
 };
 
 /* Strides of an operand along the batch axes of y. */
@@ -40,7 +41,9 @@ static struct matmul matmul_of(const struct mgpu_launch *l)
     p.c = matrix(y, false);
     batch_strides(a, y->rank, p.stride_a);
     batch_strides(b, y->rank, p.stride_b);
-    p.bias = l->inputs > 2 && l->in[2].data ? &l->in[2] : NULL;
+    p.slope = l->node->op == &mgpu_op_matmul_gelu_grad ? &l->in[2] : NULL;
+    p.gelu = l->node->op == &mgpu_op_matmul_gelu ? &l->out[1] : NULL;
+    p.bias = l->inputs > 2 && l->in[2].data && !p.slope ? &l->in[2] : NULL;
     p.relu = attrs->relu;
     return p;
 }
@@ -71,20 +74,33 @@ static void load_b(const void *context, int64_t batch, struct mgpu_span k, struc
     mgpu_matrix_load(&b, k, j, tile, MGPU_TILE_N);
 }
 
+/* v with the end that it has at place `at` of y. */
+static double ended(const struct matmul *p, double v, int64_t at)
+{
+    if (p->gelu && p->gelu->data)
+        mgpu_ref_set(p->gelu->data, p->gelu->type, at, v);
+    if (p->gelu)
+        return mgpu_ref_gelu(v);
+    if (p->slope)
+        return v * mgpu_ref_gelu_slope(mgpu_ref_get(p->slope->data, p->slope->type, at));
+    return p->relu && v < 0 ? 0 : v;
+}
+
 static void store(const void *context, int64_t batch, struct mgpu_span i, struct mgpu_span j,
                   const double *tile)
 {
     const struct matmul *p = context;
     struct mgpu_matrix c = p->c;
-    double ended[MGPU_TILE_M * MGPU_TILE_N];
+    double results[MGPU_TILE_M * MGPU_TILE_N];
+    c.offset = batch * p->m * p->n;
     for (int r = 0; r < i.count; r++)
         for (int k = 0; k < j.count; k++) {
             double v = tile[r * MGPU_TILE_N + k];
             v += p->bias ? mgpu_ref_get(p->bias->data, p->bias->type, j.first + k) : 0;
-            ended[r * MGPU_TILE_N + k] = p->relu && v < 0 ? 0 : v;
+            results[r * MGPU_TILE_N + k] =
+                ended(p, v, c.offset + (i.first + r) * p->n + j.first + k);
         }
-    c.offset = batch * p->m * p->n;
-    mgpu_matrix_store(&c, i, j, ended, false);
+    mgpu_matrix_store(&c, i, j, results, false);
 }
 
 /* Rows or columns of the first matrix, as the product sums over them. */
@@ -149,5 +165,7 @@ static int run_sums(const struct mgpu_launch *l)
 const struct mgpu_kernel mgpu_ref_matmul[] = {
     {.op = "matmul", .name = "ref", .run = run},
     {.op = "matmul_sums", .name = "ref", .run = run_sums},
+    {.op = "matmul_gelu", .name = "ref", .run = run},
+    {.op = "matmul_gelu_grad", .name = "ref", .run = run},
     {.op = NULL},
 };

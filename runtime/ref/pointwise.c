@@ -128,6 +128,23 @@ static double softplus(double x)
     return fmax(x, 0) + log1p(exp(-fabs(x)));
 }
 
+/* sqrt(2/pi) (x + 0.044715 x^3), whose derivative is the same with three times that factor. */
+static double gelu_tanh(double x)
+{
+    return tanh(0.7978845608028654 * x * (1 + 0.044715 * x * x));
+}
+
+double mgpu_ref_gelu(double x)
+{
+    return x / 2 * (1 + gelu_tanh(x));
+}
+
+double mgpu_ref_gelu_slope(double x)
+{
+    double t = gelu_tanh(x);
+    return (1 + t + x * (1 - t * t) * 0.7978845608028654 * (1 + 0.134145 * x * x)) / 2;
+}
+
 static double modulo(double a, double b)
 {
     double r = fmod(a, b);
@@ -185,6 +202,10 @@ static double unary(enum mgpu_expr_code code, double a)
         return atanh(a);
     case MGPU_X_ERF:
         return erf(a);
+    case MGPU_X_GELU:
+        return mgpu_ref_gelu(a);
+    case MGPU_X_GELU_SLOPE:
+        return mgpu_ref_gelu_slope(a);
     case MGPU_X_SIGMOID:
         return sigmoid(a);
     case MGPU_X_SOFTPLUS:

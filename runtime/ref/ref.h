@@ -31,6 +31,10 @@ extern const struct mgpu_kernel mgpu_ref_accumulate[];
 /* mgpu_fold_fn (runtime/graph/fold.h) by this backend. */
 int mgpu_ref_fold(const struct mgpu_node *node, const void *const *in, void *const *out);
 
+/* GELU in tanh's form and its derivative (expr.h). */
+double mgpu_ref_gelu(double x);
+double mgpu_ref_gelu_slope(double x);
+
 /* Elements of a tensor. */
 int64_t mgpu_tensor_count(const struct mgpu_tensor *t);
 

@@ -78,7 +78,7 @@ static void add_node(struct sums *s, const struct mgpu_device_kind *kind,
     }
     s->bytes += c.bytes;
     s->activations += c.bytes;
-    if (node->origin.role == MGPU_FORWARD && !strcmp(node->op->name, product))
+    if (node->origin.role == MGPU_FORWARD && !strncmp(node->op->name, product, strlen(product)))
         s->products += (double)mgpu_value_bytes(node->output[0]);
     s->ms += mgpu_cost_ms(kind, node, rate);
     s->roof += roof(kind, own, c.flops, c.bytes);

@@ -410,6 +410,45 @@ static void test_sequences(void)
     mgpu_graph_free(g);
 }
 
+/* The first product writes GELU and what it is of, and the gradient's multiplies by its derivative
+ * there. */
+static void test_gelu(bool biased)
+{
+    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
+    struct mgpu_dim dims[] = {mgpu_dim_const(2), mgpu_dim_const(3), mgpu_dim_const(COLUMNS)};
+    struct mgpu_value *x = mgpu_graph_input(g, "x", g->float_type, 3, dims);
+    struct mgpu_value *y = mgpu_matmul(g, x, false, weight(g, "w1", COLUMNS, 2 * COLUMNS), false);
+    y = biased ? mgpu_add(g, y, bias(g, "b1", 2 * COLUMNS)) : y;
+    y = mgpu_unary(g, MGPU_X_GELU, y);
+    finish(g, mgpu_matmul(g, y, false, weight(g, "w2", 2 * COLUMNS, COLUMNS), false));
+    CHECK(count_of(g, &mgpu_op_matmul_gelu) == 1 && count_of(g, &mgpu_op_matmul_gelu_grad) == 1);
+    CHECK(forward_pointwise(g) == 0);
+    mgpu_graph_free(g);
+}
+
+/* One whose argument others read; one of a sum of two images; one without a gradient. */
+static void test_kept_gelu(void)
+{
+    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
+    struct mgpu_value *x = matrix(g, "x", ROWS, COLUMNS), *h = dense(g, x, "w", "b");
+    finish(g, mgpu_add(g, mgpu_unary(g, MGPU_X_GELU, h), mgpu_unary(g, MGPU_X_SIGMOID, h)));
+    CHECK(count_of(g, &mgpu_op_matmul_gelu) == 0);
+    mgpu_graph_free(g);
+    g = new_graph(MGPU_DOUBLE);
+    x = matrix(g, "x", ROWS, COLUMNS);
+    h = mgpu_add(g, mgpu_matmul(g, x, false, weight(g, "w", COLUMNS, COLUMNS), false), x);
+    finish(g, mgpu_unary(g, MGPU_X_GELU, h));
+    CHECK(count_of(g, &mgpu_op_matmul_gelu) == 0);
+    mgpu_graph_free(g);
+    g = new_graph(MGPU_DOUBLE);
+    h = dense(g, matrix(g, "x", ROWS, COLUMNS), "w", "b");
+    mgpu_graph_output(g, "y", mgpu_unary(g, MGPU_X_GELU, h));
+    fuse(g);
+    mgpu_finish_products(g, &mgpu_backend_ref);
+    CHECK(g->node_count == 1 && g->nodes[0]->op == &mgpu_op_matmul_gelu && !g->nodes[0]->output[1]);
+    mgpu_graph_free(g);
+}
+
 /* What others read, or what is limited elsewhere, stays. */
 static void test_kept_products(void)
 {
@@ -681,6 +720,9 @@ int main(void)
     test_norms();
     test_dense();
     test_sequences();
+    test_gelu(false);
+    test_gelu(true);
+    test_kept_gelu();
     test_kept_products();
     test_convolution();
     test_biases();

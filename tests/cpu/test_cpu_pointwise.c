@@ -48,20 +48,21 @@ static void test_operations(void)
         enum mgpu_expr_code code;
         double low, high;
     } rows[] = {
-        {MGPU_X_NEG, -2, 2},       {MGPU_X_ABS, -2, 2},        {MGPU_X_SIGN, -2, 2},
-        {MGPU_X_FLOOR, -9, 9},     {MGPU_X_CEIL, -9, 9},       {MGPU_X_ROUND, -9, 9},
-        {MGPU_X_RECIPROCAL, 1, 2}, {MGPU_X_SQRT, 0.1, 9},      {MGPU_X_EXP, -20, 20},
-        {MGPU_X_LOG, 0.01, 50},    {MGPU_X_LOG1P, -0.9, 50},   {MGPU_X_SIN, -9, 9},
-        {MGPU_X_COS, -9, 9},       {MGPU_X_TAN, -1, 1},        {MGPU_X_ASIN, -0.9, 0.9},
-        {MGPU_X_ACOS, -0.9, 0.9},  {MGPU_X_ATAN, -9, 9},       {MGPU_X_SINH, -5, 5},
-        {MGPU_X_COSH, -5, 5},      {MGPU_X_TANH, -5, 5},       {MGPU_X_ASINH, -9, 9},
-        {MGPU_X_ACOSH, 1.1, 9},    {MGPU_X_ATANH, -0.9, 0.9},  {MGPU_X_ERF, -3, 3},
-        {MGPU_X_SIGMOID, -90, 90}, {MGPU_X_SOFTPLUS, -90, 90}, {MGPU_X_ISNAN, -1, 1},
-        {MGPU_X_ISINF, -1, 1},     {MGPU_X_STOP, -1, 1},       {MGPU_X_ADD, -1, 1},
-        {MGPU_X_SUB, -1, 1},       {MGPU_X_MUL, -1, 1},        {MGPU_X_DIV, 1, 2},
-        {MGPU_X_MOD, 1, 9},        {MGPU_X_FMOD, 1, 9},        {MGPU_X_POW, 0.5, 3},
-        {MGPU_X_MIN, -1, 1},       {MGPU_X_MAX, -1, 1},        {MGPU_X_EQ, -1, 1},
-        {MGPU_X_LT, -1, 1},        {MGPU_X_LE, -1, 1},         {MGPU_X_MULZ, -1, 1},
+        {MGPU_X_NEG, -2, 2},        {MGPU_X_ABS, -2, 2},        {MGPU_X_SIGN, -2, 2},
+        {MGPU_X_FLOOR, -9, 9},      {MGPU_X_CEIL, -9, 9},       {MGPU_X_ROUND, -9, 9},
+        {MGPU_X_RECIPROCAL, 1, 2},  {MGPU_X_SQRT, 0.1, 9},      {MGPU_X_EXP, -20, 20},
+        {MGPU_X_LOG, 0.01, 50},     {MGPU_X_LOG1P, -0.9, 50},   {MGPU_X_SIN, -9, 9},
+        {MGPU_X_COS, -9, 9},        {MGPU_X_TAN, -1, 1},        {MGPU_X_ASIN, -0.9, 0.9},
+        {MGPU_X_ACOS, -0.9, 0.9},   {MGPU_X_ATAN, -9, 9},       {MGPU_X_SINH, -5, 5},
+        {MGPU_X_COSH, -5, 5},       {MGPU_X_TANH, -5, 5},       {MGPU_X_ASINH, -9, 9},
+        {MGPU_X_ACOSH, 1.1, 9},     {MGPU_X_ATANH, -0.9, 0.9},  {MGPU_X_ERF, -3, 3},
+        {MGPU_X_GELU, -6, 6},       {MGPU_X_GELU_SLOPE, -6, 6}, {MGPU_X_SIGMOID, -90, 90},
+        {MGPU_X_SOFTPLUS, -90, 90}, {MGPU_X_ISNAN, -1, 1},      {MGPU_X_ISINF, -1, 1},
+        {MGPU_X_STOP, -1, 1},       {MGPU_X_ADD, -1, 1},        {MGPU_X_SUB, -1, 1},
+        {MGPU_X_MUL, -1, 1},        {MGPU_X_DIV, 1, 2},         {MGPU_X_MOD, 1, 9},
+        {MGPU_X_FMOD, 1, 9},        {MGPU_X_POW, 0.5, 3},       {MGPU_X_MIN, -1, 1},
+        {MGPU_X_MAX, -1, 1},        {MGPU_X_EQ, -1, 1},         {MGPU_X_LT, -1, 1},
+        {MGPU_X_LE, -1, 1},         {MGPU_X_MULZ, -1, 1},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         the_code = rows[i].code;

@@ -2,6 +2,8 @@
  * moved, that candidates are timed once, on memory of their own, and the fastest is kept on disk
  * and found again; and what is refused. cuDNN's plans are real, running them and the time they take
  * are not: that is the double's (double.h). */
+#include "runtime/cuda/kernels.h"
+#include "runtime/cuda/library_kernels.h"
 #include "runtime/cuda/library_private.h"
 #include "runtime/ops/build.h"
 #include "runtime/ops/conv.h"
@@ -146,6 +148,72 @@ static void check_run(struct mgpu_library *l, const struct mgpu_node *node)
     mgpu_library_release(call);
 }
 
+/* Its scratch begins on the boundary that the library wants, wherever the arena has room for it. */
+static void check_workspace(struct mgpu_library *l, struct mgpu_node *node)
+{
+    static _Alignas(256) char memory[1 << 20];
+    const struct mgpu_kernel *k = mgpu_library_kernels;
+    struct mgpu_gpu_queue queue = {0};
+    struct mgpu_tensor tensor[4];
+    void *state;
+    for (int i = 0; i < 4; i++)
+        mgpu_tensor_of(&tensor[i], mgpu_library_operand(node, i), memory);
+    mgpu_library_enter(l);
+    CHECK(k->accepts(node));
+    CHECK_OK(k->prepare(node, 1, false, &state));
+    int64_t bytes = k->workspace(node, 1, state);
+    ((struct mgpu_library_call *)state)->workspace = 1000;
+    CHECK(k->workspace(node, 1, state) >= 1000 && bytes >= 0);
+    for (int at = 0; at < 512; at += 64) {
+        struct mgpu_launch launch = {.node = node,
+                                     .inputs = 3,
+                                     .outputs = 1,
+                                     .in = tensor,
+                                     .out = tensor + 3,
+                                     .workspace = memory + at,
+                                     .state = state,
+                                     .queue = &queue};
+        CHECK_OK(k->run(&launch));
+        char *given_at = given.workspace;
+        CHECK((uintptr_t)given_at % 256 == 0 && given_at >= memory + at &&
+              given_at + 1000 <= memory + at + k->workspace(node, 1, state));
+    }
+    k->release(state);
+    mgpu_library_enter(NULL);
+}
+
+/* Equal nodes share a plan, which stays as long as one of them; others have their own. */
+static void check_shared(struct mgpu_library *l)
+{
+    char memory[8];
+    void *operand[2][4] = {{memory, memory + 1, memory + 2, memory + 3},
+                           {memory + 3, memory + 2, memory + 1, memory}};
+    struct mgpu_graph *g = mgpu_graph_new();
+    struct mgpu_node *node[] = {convolution(g, MGPU_FLOAT), convolution(g, MGPU_FLOAT),
+                                convolution(g, MGPU_FLOAT16)};
+    struct mgpu_library_call *call[3];
+    given.plans = 0;
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(mgpu_library_prepare(&call[i], l, node[i]));
+    CHECK(given.plans == 2);
+    for (int i = 0; i < 4; i++) { /* in turn, and bound once each */
+        CHECK_OK(mgpu_library_run(call[i % 2], NULL, operand[i % 2], memory + 4));
+        if (i < 2)
+            check_given(operand[i], memory + 4);
+    }
+    void *pack = given.pack;
+    mgpu_library_release(call[0]);
+    CHECK_OK(mgpu_library_run(call[1], NULL, operand[1], memory + 4));
+    CHECK(given.pack == pack);
+    mgpu_library_release(call[1]);
+    CHECK_OK(mgpu_library_prepare(&call[0], l, node[1]));
+    CHECK(given.plans == 3);
+    mgpu_library_release(call[0]);
+    mgpu_library_release(call[2]);
+    CHECK(!l->shared);
+    mgpu_graph_free(g);
+}
+
 /* ---- Choices -----------------------------------------------------------------------------------
  */
 
@@ -167,6 +235,7 @@ static void check_tuning(struct mgpu_library *l, const struct mgpu_node *node)
     static char words[TEXT];
     double_begin(1, INT64_C(1) << 30);
     l->driver = double_driver;
+    l->driver.cuCtxSetCurrent((CUcontext)l); /* as preparing finds one */
     l->dnn.handle = (cudnnHandle_t)l;
     timed = node;
     prepare(l, node, words); /* there is no folder: nothing is timed */
@@ -181,6 +250,7 @@ static void check_tuning(struct mgpu_library *l, const struct mgpu_node *node)
     CHECK(prepare(l, node, words) == workspace && given.plans == 1 && given.runs == 0);
     l->dnn.handle = NULL;
     timed = NULL;
+    l->driver.cuCtxSetCurrent(NULL);
     double_end(); /* all was freed */
     CHECK_(!double_complaints(), "%s", double_complaint());
 }
@@ -231,12 +301,16 @@ int main(void)
     struct mgpu_graph *g = mgpu_graph_new();
     struct mgpu_node *node = convolution(g, MGPU_FLOAT);
     check_run(l, node);
+    check_shared(l);
+    check_workspace(l, node);
     check_tuning(l, node);
     check_refused(l);
     mgpu_library_close(l);
     mgpu_graph_free(g);
     struct mgpu_library_options broken = {.properties = "{\"deviceName\": 3"};
     CHECK_FAILS(mgpu_library_open(&l, &broken), "cuDNN does not start");
+    CHECK_FAILS(mgpu_cudnn_check_version(90501), "version 9.5 is installed, 9.8 is the oldest");
+    CHECK_OK(mgpu_cudnn_check_version(90800));
     CHECK(!l);
     remove_folder();
     return test_end();

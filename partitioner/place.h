@@ -61,10 +61,6 @@ void mgpu_place_improve(struct mgpu_place *place);
  * first. */
 bool mgpu_place_exact(struct mgpu_place *place);
 
-/* Tries other owners for the parameters that several devices of the best use and that have no home;
- * best.owner changes where that helps. */
-void mgpu_place_owners(struct mgpu_place *place);
-
 /* The whole search: exact for few groups, else on clusters first (coarsen.h). `first` (by group;
  * may be NULL) is a placement to begin from. best[] is filled; true: it is proven optimal for the
  * simulation's order. */

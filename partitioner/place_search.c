@@ -62,25 +62,6 @@ static void search_coarse(struct mgpu_place *p)
     mgpu_arena_free(graph->arena);
 }
 
-bool mgpu_place_search(struct mgpu_place *p, const int *first)
-{
-    if (first) {
-        memcpy(p->trial.device, first, sizeof(int) * (size_t)p->flow->groups);
-        mgpu_place_try(p);
-    }
-    bool proven = false;
-    if (small(p)) {
-        proven = search_here(p);
-    } else {
-        search_coarse(p);
-        mgpu_place_start(p);
-        if (p->flow->tasks <= FINE_TASKS)
-            mgpu_place_improve(p);
-    }
-    mgpu_place_owners(p);
-    return proven;
-}
-
 /* ---- Owners ---------------------------------------------------------------------------------- */
 
 /* Owners tried in all, so that a large graph with many of them stays cheap. */
@@ -101,7 +82,9 @@ static bool try_owner(struct mgpu_place *p, int param, int owner)
     return false;
 }
 
-void mgpu_place_owners(struct mgpu_place *p)
+/* Tries other owners for the parameters that several devices of the best use and that have no home;
+ * best.owner changes where that helps. */
+static void improve_owners(struct mgpu_place *p)
 {
     const struct mgpu_flow *f = p->flow;
     int tried = 0;
@@ -116,4 +99,25 @@ void mgpu_place_owners(struct mgpu_place *p)
                 try_owner(p, i, user);
         }
     }
+}
+
+/* ---- The whole search ------------------------------------------------------------------------ */
+
+bool mgpu_place_search(struct mgpu_place *p, const int *first)
+{
+    if (first) {
+        memcpy(p->trial.device, first, sizeof(int) * (size_t)p->flow->groups);
+        mgpu_place_try(p);
+    }
+    bool proven = false;
+    if (small(p)) {
+        proven = search_here(p);
+    } else {
+        search_coarse(p);
+        mgpu_place_start(p);
+        if (p->flow->tasks <= FINE_TASKS)
+            mgpu_place_improve(p);
+    }
+    improve_owners(p);
+    return proven;
 }

@@ -204,7 +204,8 @@ static double vector_flops(void)
     return __builtin_cpu_supports("avx2") ? 32 : 8;
 }
 
-void mgpu_kind_of_cpu(struct mgpu_device_kind *kind, int threads, int busy)
+/* One CPU device of this processor with `threads` cores. */
+static void kind_of_cpu(struct mgpu_device_kind *kind, int threads, int busy)
 {
     double peak = vector_flops() * 2.5e9 * threads;
     *kind = (struct mgpu_device_kind){.name = "cpu",
@@ -219,7 +220,7 @@ void mgpu_kind_of_cpu(struct mgpu_device_kind *kind, int threads, int busy)
 }
 
 /* What this process may use: the machine's, or its control group's when that is less. */
-int64_t mgpu_machine_memory(void)
+static int64_t machine_memory(void)
 {
     int64_t bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     long long limit;
@@ -391,14 +392,13 @@ static int parse_short(struct mgpu_topology **out, const char *spec)
     for (int i = 0; i < count; i++) {
         struct mgpu_topology_device *d = &t->device[i];
         d->node = i / s.devices;
-        d->memory =
-            s.known ? (int64_t)(s.known->memory_gib * 0x1p30) : mgpu_machine_memory() / count;
+        d->memory = s.known ? (int64_t)(s.known->memory_gib * 0x1p30) : machine_memory() / count;
         name_device(d, &s, i % s.devices);
     }
     if (s.known)
         mgpu_kind_of_known(t->kind, s.known);
     else
-        mgpu_kind_of_cpu(t->kind, 1, count);
+        kind_of_cpu(t->kind, 1, count);
     if (s.known)
         gpu_links(t, &s);
     else
@@ -414,7 +414,7 @@ static int kind_of_threads(struct mgpu_topology *t, int threads, int busy)
     for (int k = 0; k < t->kinds; k++)
         if (t->kind[k].threads == threads)
             return k;
-    mgpu_kind_of_cpu(&t->kind[t->kinds], threads, busy);
+    kind_of_cpu(&t->kind[t->kinds], threads, busy);
     return t->kinds++;
 }
 
@@ -454,7 +454,7 @@ static int add_here(struct mgpu_topology *t, const struct mgpu_rank_device *here
             continue;
         }
         d->kind = kind_of_threads(t, here[i].threads, t->devices);
-        d->memory = mgpu_machine_memory() / t->devices;
+        d->memory = machine_memory() / t->devices;
     }
     return 0;
 }

@@ -43,10 +43,6 @@ void mgpu_fabric_plain(struct mgpu_fabric *fabric, double ring, double base_ms, 
 /* Usable bytes per second of a network adapter of so many Gb/s. */
 double mgpu_adapter_bytes(double gbit);
 
-/* One CPU device of this processor with `threads` cores. */
-void mgpu_kind_of_cpu(struct mgpu_device_kind *kind, int threads, int busy);
-int64_t mgpu_machine_memory(void);
-
 /* An empty topology with room for so much; links are zero. */
 struct mgpu_topology *mgpu_topology_new(const char *text, int kinds, int devices);
 

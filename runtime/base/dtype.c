@@ -59,7 +59,7 @@ bool mgpu_is_integer(enum mgpu_dtype type)
            type == MGPU_UINT32 || type == MGPU_UINT64;
 }
 
-float mgpu_bfloat_to_float(uint16_t bits)
+static float bfloat_to_float(uint16_t bits)
 {
     uint32_t wide = (uint32_t)bits << 16;
     float out;
@@ -67,7 +67,7 @@ float mgpu_bfloat_to_float(uint16_t bits)
     return out;
 }
 
-uint16_t mgpu_float_to_bfloat(float value)
+static uint16_t float_to_bfloat(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -90,7 +90,7 @@ float mgpu_half_to_float(uint16_t bits)
     return bits & 0x8000 ? -size : size;
 }
 
-uint16_t mgpu_float_to_half(float value)
+static uint16_t float_to_half(float value)
 {
     uint16_t sign = signbit(value) ? 0x8000 : 0;
     float size = fabsf(value);
@@ -118,7 +118,7 @@ double mgpu_get_double(const void *data, enum mgpu_dtype type, int64_t i)
     case MGPU_FLOAT16:
         return mgpu_half_to_float(((const uint16_t *)data)[i]);
     case MGPU_BFLOAT16:
-        return mgpu_bfloat_to_float(((const uint16_t *)data)[i]);
+        return bfloat_to_float(((const uint16_t *)data)[i]);
     case MGPU_UINT64:
         return (double)((const uint64_t *)data)[i];
     default:
@@ -218,10 +218,10 @@ void mgpu_set_double(void *data, enum mgpu_dtype type, int64_t i, double v)
         ((double *)data)[i] = v;
         break;
     case MGPU_FLOAT16:
-        ((uint16_t *)data)[i] = mgpu_float_to_half((float)v);
+        ((uint16_t *)data)[i] = float_to_half((float)v);
         break;
     case MGPU_BFLOAT16:
-        ((uint16_t *)data)[i] = mgpu_float_to_bfloat((float)v);
+        ((uint16_t *)data)[i] = float_to_bfloat((float)v);
         break;
     case MGPU_BOOL:
         ((uint8_t *)data)[i] = v != 0;

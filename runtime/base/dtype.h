@@ -46,8 +46,5 @@ void mgpu_convert(void *to, enum mgpu_dtype to_type, const void *from, enum mgpu
                   int64_t count);
 
 float mgpu_half_to_float(uint16_t bits);
-uint16_t mgpu_float_to_half(float value);
-float mgpu_bfloat_to_float(uint16_t bits);
-uint16_t mgpu_float_to_bfloat(float value);
 
 #endif

@@ -393,8 +393,5 @@ int mgpu_totals_numbers(struct mgpu_trainer *t, const struct mgpu_totals *totals
 /* Batch i of a source in its order, and the one after it, in the mode of `run`. */
 void mgpu_batch_of(struct mgpu_trainer *t, int64_t i, struct mgpu_batch_run *run,
                    struct mgpu_batch_run *next);
-/* All batches of a source in inference form. */
-int mgpu_evaluate_source(struct mgpu_trainer *t, struct mgpu_source *source,
-                         struct mgpu_totals *totals);
 
 #endif

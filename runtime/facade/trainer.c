@@ -244,8 +244,9 @@ int mgpu_epoch_numbers(struct mgpu_trainer *t, const struct mgpu_number **number
 
 /* ---- Evaluation ------------------------------------------------------------------------------ */
 
-int mgpu_evaluate_source(struct mgpu_trainer *t, struct mgpu_source *source,
-                         struct mgpu_totals *totals)
+/* All batches of a source in inference form. */
+static int evaluate_source(struct mgpu_trainer *t, struct mgpu_source *source,
+                           struct mgpu_totals *totals)
 {
     double losses[MGPU_MAX_LOSSES], counts[MGPU_MAX_LOSSES];
     MGPU_TRY(mgpu_check_settled(t));
@@ -269,7 +270,7 @@ int mgpu_evaluate(struct mgpu_trainer *t, const struct mgpu_number **numbers)
         return mgpu_fail(MGPU_EUSAGE, "%s: nothing to evaluate on: give --val", t->path);
     totals.metric_sum = mgpu_xcalloc((size_t)t->metrics, sizeof(double));
     totals.metric_count = mgpu_xcalloc((size_t)t->metrics, sizeof(double));
-    int rc = mgpu_evaluate_source(t, t->val.open ? &t->val : &t->train, &totals);
+    int rc = evaluate_source(t, t->val.open ? &t->val : &t->train, &totals);
     if (rc == 0) {
         *numbers = t->numbers;
         rc = mgpu_totals_numbers(t, &totals);

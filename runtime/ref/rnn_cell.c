@@ -56,11 +56,6 @@ bool mgpu_rnn_valid(const struct mgpu_rnn_layer *p, int64_t t, int64_t n)
     return !p->lengths || t < mgpu_get_int(p->lengths->data, p->lengths->type, n);
 }
 
-int64_t mgpu_rnn_cell_size(const struct mgpu_rnn_layer *p)
-{
-    return p->samples * p->hidden * (2 * p->gates + 3);
-}
-
 static double *take(double **scratch, int64_t count)
 {
     double *block = *scratch;

@@ -25,8 +25,7 @@ struct mgpu_rnn_cell {
     double *h, *c;      /* [N,H]: the new state */
 };
 
-/* Doubles that a cell needs; carves it from *scratch and moves that on. */
-int64_t mgpu_rnn_cell_size(const struct mgpu_rnn_layer *layer);
+/* Carves a cell from *scratch and moves that on. */
 void mgpu_rnn_cell_carve(const struct mgpu_rnn_layer *layer, double **scratch,
                          struct mgpu_rnn_cell *cell);
 

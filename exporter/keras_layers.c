@@ -130,6 +130,15 @@ static int count_of(const char *const *variables)
     return n;
 }
 
+bool mgpu_keras_is_variable(const char *name)
+{
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
+        for (int k = 0; k < count_of(layers[i].variables); k++)
+            if (!strcmp(layers[i].variables[k], name))
+                return true;
+    return false;
+}
+
 /* A normalisation may lack gamma or beta, one of the two or both: the last ones are certain, where
  * there are others. What else is missing, is missing at the end. */
 bool mgpu_keras_variables(const char *names[MGPU_KERAS_VARIABLES], const char *class_name,

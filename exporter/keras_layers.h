@@ -33,4 +33,7 @@ enum { MGPU_KERAS_VARIABLES = 4 };
 bool mgpu_keras_variables(const char *names[MGPU_KERAS_VARIABLES], const char *class_name,
                           int count);
 
+/* Whether a layer of Keras's own has a variable called so. */
+bool mgpu_keras_is_variable(const char *name);
+
 #endif

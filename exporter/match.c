@@ -207,7 +207,9 @@ static int choose(const struct mgpu_match *m, int tensor, int layer, bool by_nam
 static bool nameless(const struct mgpu_match *m, int tensor, int variable)
 {
     const struct mgpu_variable *x = &m->model->variable[variable];
-    return !*m->file->tensor[tensor].leaf || !*x->leaf || x->role == MGPU_VAR_OTHER;
+    const char *leaf = m->file->tensor[tensor].leaf;
+    bool own = m->model->family == MGPU_FAMILY_KERAS && !mgpu_keras_is_variable(leaf);
+    return !*leaf || own || !*x->leaf || x->role == MGPU_VAR_OTHER;
 }
 
 /* As many tensors as variables are left: else some of them are of another kind. */
@@ -311,12 +313,23 @@ static bool tells_class(const char *class_name)
            mgpu_keras_variables(names, class_name, 0);
 }
 
+/* Of a bidirectional layer that was exported as two loops only their names tell which is which. */
+static bool goes_as(const struct mgpu_match *m, enum mgpu_direction direction, int layer)
+{
+    const struct mgpu_variable_layer *l = &m->model->layer[layer];
+    const char *slash = strrchr(l->path, '/'), *name = slash ? slash + 1 : l->path;
+    enum mgpu_direction told = !strncmp(name, "forward_", 8)    ? MGPU_WAY_FORWARD
+                               : !strncmp(name, "backward_", 9) ? MGPU_WAY_BACKWARD
+                                                                : MGPU_WAY_ONE;
+    return direction == l->direction || (!l->direction && direction == told);
+}
+
 /* Class, direction, and all shapes. */
 bool mgpu_match_looks_like(const struct mgpu_match *m, const struct mgpu_file_layer *l, int layer)
 {
     const struct mgpu_variable_layer *s = &m->model->layer[layer];
     bool known = tells_class(l->class_name) && *s->class_name;
-    if (l->direction != s->direction || !has_count(m, variables_of(m, l), layer) ||
+    if (!goes_as(m, l->direction, layer) || !has_count(m, variables_of(m, l), layer) ||
         (known && strcmp(l->class_name, s->class_name)))
         return false;
     for (int k = 0; k < l->tensors; k++)

@@ -30,6 +30,7 @@ struct mgpu_match_fault {
     const char *name; /* of the file's tensor; what is missing: of the model's variable */
     int variable;     /* of the model; -1: none */
     const char *text; /* "dense_1/kernel:0 is [24,10], the model wants [24,8]" */
+    bool caused;      /* the text says why, and so is shown first */
 };
 
 struct mgpu_match {

@@ -7,10 +7,10 @@
 #include <string.h>
 
 static void add_fault(struct mgpu_match *m, enum mgpu_match_fault_kind kind, const char *name,
-                      int variable, const char *text)
+                      int variable, bool caused, const char *text)
 {
     m->fault = mgpu_grow(m->fault, (size_t)m->faults, sizeof *m->fault);
-    m->fault[m->faults++] = (struct mgpu_match_fault){kind, name, variable, text};
+    m->fault[m->faults++] = (struct mgpu_match_fault){kind, name, variable, text, caused};
 }
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
@@ -45,7 +45,7 @@ static void check_shape(struct mgpu_match *m, int tensor)
         return;
     mgpu_shape_text(theirs, t->rank, t->dims);
     wanted_shape(ours, m, variable);
-    add_fault(m, MGPU_MATCH_SHAPE, t->name, variable,
+    add_fault(m, MGPU_MATCH_SHAPE, t->name, variable, true,
               mgpu_arena_format(m->arena, "'%s' is %s, the model wants %s ('%s'%s)", t->name,
                                 theirs, ours, mgpu_variable_initializer(m->model, variable),
                                 m->model->variable[variable].computed
@@ -120,12 +120,12 @@ static void find_missing(struct mgpu_match *m, int *missing)
         if (m->tensor[i] != -1 || has_twin(m, i) || is_maybe(m, i) || has_none(m, i) ||
             mgpu_variable_is_later_part(m->model, i))
             continue;
-        const char *name = mgpu_variable_name(m->model, i);
+        const char *name = mgpu_variable_name(m->model, i), *why = why_missing(m, i);
         wanted_shape(shape, m, i);
         ++*missing;
-        add_fault(m, MGPU_MATCH_MISSING, name, i,
-                  mgpu_arena_format(m->arena, "'%s' %s of the model is not in it%s", name, shape,
-                                    why_missing(m, i)));
+        add_fault(
+            m, MGPU_MATCH_MISSING, name, i, *why,
+            mgpu_arena_format(m->arena, "'%s' %s of the model is not in it%s", name, shape, why));
     }
 }
 
@@ -271,7 +271,7 @@ static void find_left(struct mgpu_match *m, const struct mgpu_layers *f, int *le
             continue;
         }
         ++*left;
-        add_fault(m, MGPU_MATCH_LEFT, t->name, -1,
+        add_fault(m, MGPU_MATCH_LEFT, t->name, -1, m->why[i],
                   mgpu_arena_format(m->arena, "'%s' %s %s", t->name,
                                     mgpu_shape_text(shape, t->rank, t->dims), why_left(m, f, i)));
     }
@@ -331,15 +331,16 @@ static int refuse(struct mgpu_match *m, const struct mgpu_match_options *o, bool
     if (m->rivals)
         return mgpu_fail(MGPU_EINVALID, "%s: %d of %d tensors: it holds %s", m->file->path,
                          m->matched, m->total, m->rivals);
-    for (int i = 0; i < m->faults; i++) {
-        if (any && is_allowed(m, &m->fault[i], o))
-            continue;
-        if (shown == SHOWN) {
-            more++;
-            continue;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < m->faults; i++) {
+            const struct mgpu_match_fault *f = &m->fault[i];
+            if (f->caused == pass || (any && is_allowed(m, f, o)))
+                continue;
+            if (shown < SHOWN)
+                text = mgpu_arena_format(m->arena, "%s%s %s", text, shown++ ? ";" : "", f->text);
+            else
+                more++;
         }
-        text = mgpu_arena_format(m->arena, "%s%s %s", text, shown++ ? ";" : "", m->fault[i].text);
-    }
     if (more)
         text = mgpu_arena_format(m->arena, "%s; and %d more", text, more);
     const char *how = how_to_export(m);

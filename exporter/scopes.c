@@ -5,6 +5,7 @@
 #include "importer/weights.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* TensorFlow's names end in operations: LAYER/CONTAINER/OPERATION/READ. A layer may be called as
@@ -19,6 +20,7 @@ static const char *const operations[] = {"MatMul",
                                          "conv_transpose",
                                          "depthwise",
                                          "separable_conv2d",
+                                         "conv1d_transpose",
                                          "conv2d_transpose",
                                          "conv3d_transpose",
                                          "FusedBatchNormV3",
@@ -62,6 +64,7 @@ static const char *const containers[] = {"Tensordot",
                                          "separable_conv2d",
                                          "convolution",
                                          "conv_transpose",
+                                         "conv1d_transpose",
                                          "embedding_lookup",
                                          "einsum",
                                          "zeros",
@@ -124,6 +127,7 @@ static bool holds(const char *path, const char *op)
     static const char *const only[][2] = {{"separable_conv2d", "depthwise"},
                                           {"convolution", "ExpandDims"},
                                           {"conv_transpose", "ExpandDims"},
+                                          {"conv1d_transpose", "ExpandDims"},
                                           {"einsum", "Einsum"}};
     const char *slash = strrchr(path, '/');
     for (size_t i = 0; slash && i < sizeof only / sizeof *only; i++)
@@ -143,7 +147,7 @@ static void cut_colon(char *text)
 static const char *without_calls(struct mgpu_arena *arena, const char *name)
 {
     static const char *const calls[] = {"StatefulPartitionedCall", "PartitionedCall",
-                                        "ConstantFolding", NULL};
+                                        "ConstantFolding", "Func", NULL};
     size_t n;
     while (name[n = strcspn(name, "/")] &&
            is_one_of(mgpu_arena_format(arena, "%.*s", (int)n, name), calls))
@@ -178,15 +182,42 @@ static bool is_of_several(struct mgpu_arena *arena, const char *cell)
     return number > 0 || is_last(mgpu_arena_format(arena, "/%.*s", length, cell), rnn);
 }
 
+/* "lstm/PartitionedCall/input/_4": what a function is given; its number does not tell which. */
+static void cut_argument(char *path)
+{
+    char *number = strrchr(path, '/');
+    if (!number || number[1] != '_' || number[2 + strspn(number + 2, "0123456789")])
+        return;
+    *number = 0;
+    char *input = strrchr(path, '/');
+    if (input && !strcmp(input, "/input"))
+        *input = 0;
+    else
+        *number = '/';
+}
+
+/* "unstack-folded-1" is output 1 of unstack. */
+static int cut_folded(char *path)
+{
+    static const char folded[] = "-folded-";
+    char *at = strstr(path, folded), *number = at ? at + strlen(folded) : NULL;
+    if (!at || !*number || strlen(number) > 4 || number[strspn(number, "0123456789")])
+        return -1;
+    *at = 0;
+    return atoi(number);
+}
+
 struct mgpu_scope mgpu_scope_tensorflow(struct mgpu_arena *arena, const char *name, bool renumbered)
 {
-    struct mgpu_scope s = {.path = "", .op = ""};
+    struct mgpu_scope s = {.path = "", .op = "", .part = -1};
     char *path = mgpu_arena_string(arena, without_calls(arena, name)), *slash;
     cut_colon(path);
     if (!strchr(path, '/'))
         return s;
     const char *last;
     bool read = false;
+    cut_argument(path);
+    s.part = cut_folded(path);
     for (; (last = take_last(path, reads)); read = true)
         if (strcmp(last, "ReadVariableOp") && strcmp(last, "resource"))
             s.op = last;
@@ -201,6 +232,7 @@ struct mgpu_scope mgpu_scope_tensorflow(struct mgpu_arena *arena, const char *na
            (last = take_last(path, containers))) {
         if (!strcmp(last, "batchnorm") && read) /* of a normalisation that is not one operation */
             s.op = !strncmp(s.op, "mul", 3) ? "gamma" : *s.op ? s.op : "beta";
+        s.call |= !strcmp(last, "PartitionedCall");
         inner = last;
     }
     if (renumbered)
@@ -258,7 +290,7 @@ bool mgpu_scope_is_own(const char *name)
 
 struct mgpu_scope mgpu_scope_dotted(struct mgpu_arena *arena, const char *name)
 {
-    struct mgpu_scope s = {.path = "", .op = ""};
+    struct mgpu_scope s = {.path = "", .op = "", .part = -1};
     if (made_up(name))
         return s;
     char *path = mgpu_arena_string(arena, mgpu_without_wrappers(arena, name));

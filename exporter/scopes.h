@@ -9,6 +9,9 @@ struct mgpu_scope {
     const char *path; /* "model/dense_1"; "" unknown */
     const char *op;   /* "MatMul", "ReadVariableOp_1"; PyTorch: the parameter's own name */
     bool cell;        /* TensorFlow: of the cell of a recurrent layer */
+    bool call;        /* TensorFlow: of a function that the layer calls, as tf.keras's recurrent
+                       * layers do with a mask */
+    int part;         /* TensorFlow: which of the operation's outputs was computed; -1: none */
 };
 
 /* Of TensorFlow: "model/dense_1/MatMul/ReadVariableOp:0" is MatMul of model/dense_1. Keras 3 puts

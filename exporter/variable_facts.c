@@ -197,6 +197,10 @@ static bool reads_marked(const struct mgpu_variables *v, const struct mgpu_onnx_
 bool mgpu_variable_layer_before(const struct mgpu_variables *v, int a, int b)
 {
     int from = v->layer[a].node, to = v->layer[b].node;
+    if (from == to && v->layer[a].inner >= 0 && v->layer[b].inner >= 0) {
+        from = v->layer[a].inner;
+        to = v->layer[b].inner;
+    }
     bool *marked = mgpu_xcalloc((size_t)v->model->node_total, sizeof *marked);
     marked[from] = true;
     for (int i = from + 1; i <= to; i++) /* nodes are in the order in which they can run */

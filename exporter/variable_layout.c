@@ -167,6 +167,11 @@ void mgpu_variable_plain(struct mgpu_variable *x, enum mgpu_family family,
         x->leaf = op;
         return;
     }
+    if (r->part >= 0 && x->role == MGPU_VAR_BIAS && a->rank == 1) {
+        set_shape(x, 2, (int64_t[]){2, a->dims[0]});
+        x->layout.before = r->part * a->dims[0];
+        return;
+    }
     if (r->moved) {
         if (family == MGPU_FAMILY_KERAS && x->role == MGPU_VAR_KERNEL)
             attention_output(x, a);

@@ -3,6 +3,7 @@
 #include "exporter/keras_layers.h"
 #include "exporter/scopes.h"
 #include "importer/weight_flow.h"
+#include "runtime/base/names.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -45,6 +46,20 @@ struct mgpu_use mgpu_variable_first_use(const struct mgpu_variables *v, struct m
         use = value->reader[0];
     }
     return use;
+}
+
+/* What reads it in the body, where the node is a loop. */
+static const struct mgpu_onnx_node *inner_reader(const struct mgpu_variables *v,
+                                                 const struct mgpu_onnx_node *node, int input)
+{
+    const char *const *names;
+    bool moved;
+    if (!is_type(node, "Loop") || !mgpu_weight_flow_onward(node, input, &names))
+        return node;
+    const struct mgpu_weight_flow_value *value = mgpu_weight_flow_get(v->flow, names[0]);
+    return value && value->readers
+               ? v->model->all[mgpu_variable_first_use(v, value->reader[0], &moved).node]
+               : node;
 }
 
 /* The product whose result, perhaps moved, this value is; NULL: none. Of a transposed convolution
@@ -126,6 +141,8 @@ void mgpu_variable_reader_of(struct mgpu_variable_reader *r, const struct mgpu_v
     struct mgpu_use use = mgpu_variable_first_use(v, h->use[0], &r->moved);
     r->node = v->model->all[use.node];
     r->input = use.input;
+    r->inner = inner_reader(v, r->node, r->input);
+    r->part = -1;
     r->recurrent = is_any(r->node, recurrent) && r->input >= 1 && r->input <= 3;
     r->product = is_type(r->node, "Add") && r->node->inputs == 2 &&
                  product_of(v, r->node->input[1 - (r->input ? 1 : 0)]);
@@ -137,6 +154,91 @@ void mgpu_variable_reader_of(struct mgpu_variable_reader *r, const struct mgpu_v
         r->behind_mean = is_behind_mean(v, r->node);
     }
     r->flat = strstr(name, "/ExpandDims") != NULL;
+}
+
+/* ---- Attention whose products have no names -------------------------------------------------- */
+
+/* Towards the inputs, through what moves, scales or masks; *scaled: something of the layer `around`
+ * multiplied it. */
+static const struct mgpu_onnx_node *product_behind(const struct mgpu_variables *v, const char *name,
+                                                   const char *around, bool *scaled)
+{
+    static const char *const elementwise[] = {"Mul", "Add", NULL};
+    for (int step = 0; step < 2 * STEPS_MOST; step++) {
+        const struct mgpu_weight_flow_value *value =
+            *name ? mgpu_weight_flow_get(v->flow, name) : NULL;
+        const struct mgpu_onnx_node *node =
+            value && value->node >= 0 ? v->model->all[value->node] : NULL;
+        if (!node || is_any(node, products))
+            return node;
+        if (!is_any(node, moves) && !is_any(node, passes) && !is_any(node, elementwise))
+            return NULL;
+        *scaled |= is_type(node, "Mul") && !strncmp(node->name, around, strlen(around));
+        name = node->input[0];
+    }
+    return NULL;
+}
+
+/* Towards the outputs, through what moves. */
+static const struct mgpu_onnx_node *product_ahead(const struct mgpu_variables *v,
+                                                  const struct mgpu_onnx_node *node)
+{
+    for (int step = 0; step < 2 * STEPS_MOST && node; step++) {
+        const struct mgpu_weight_flow_value *value =
+            node->outputs ? mgpu_weight_flow_get(v->flow, node->output[0]) : NULL;
+        const struct mgpu_onnx_node *next = NULL;
+        for (int i = 0; value && i < value->readers && !next; i++) {
+            const struct mgpu_onnx_node *reader = v->model->all[value->reader[i].node];
+            if (is_any(reader, products))
+                return reader;
+            next = is_any(reader, moves) || is_any(reader, passes) ? reader : NULL;
+        }
+        node = next;
+    }
+    return NULL;
+}
+
+static void name_product(const struct mgpu_variables *v, struct mgpu_names *owners,
+                         const struct mgpu_onnx_node *node, const char *path, const char *part)
+{
+    const char *key = node ? mgpu_arena_format(v->arena, "#%d", node->index) : NULL;
+    if (node && !strchr(node->name, '/') && !mgpu_names_get(owners, key))
+        mgpu_names_set(owners, key, mgpu_arena_format(v->arena, "%s/%s", path, part));
+}
+
+/* Products around a Softmax: of the scaled queries and the keys in front of it, of what it gives
+ * and the values behind it, then the output's. */
+static void name_parts(const struct mgpu_variables *v, struct mgpu_names *owners,
+                       const struct mgpu_onnx_node *softmax, const char *path)
+{
+    bool scaled[2] = {false, false}, any = false;
+    const struct mgpu_onnx_node *scores = product_behind(v, softmax->input[0], "", &any);
+    const struct mgpu_onnx_node *sum = product_ahead(v, softmax), *of[2], *value = NULL;
+    if (!scores || !sum || scores->inputs < 2 || sum->inputs < 2)
+        return;
+    for (int i = 0; i < 2; i++) {
+        of[i] = product_behind(v, scores->input[i], path, &scaled[i]);
+        const struct mgpu_onnx_node *one = product_behind(v, sum->input[i], path, &any);
+        value = one && one != scores ? one : value;
+    }
+    if (scaled[0] == scaled[1])
+        return;
+    name_product(v, owners, of[scaled[1]], path, "query");
+    name_product(v, owners, of[scaled[0]], path, "key");
+    name_product(v, owners, value, path, "value");
+    name_product(v, owners, product_ahead(v, sum), path, "attention_output");
+}
+
+void mgpu_variable_name_attention(const struct mgpu_variables *v, struct mgpu_names *owners)
+{
+    static const char softmax[] = "/softmax/Softmax";
+    for (int i = 0; i < v->model->node_total; i++) {
+        const struct mgpu_onnx_node *node = v->model->all[i];
+        if (is_type(node, "Softmax") && mgpu_ends_with(node->name, softmax))
+            name_parts(v, owners, node,
+                       mgpu_arena_format(v->arena, "%.*s",
+                                         (int)(strlen(node->name) - strlen(softmax)), node->name));
+    }
 }
 
 /* ---- What the names around it tell ----------------------------------------------------------- */
@@ -222,12 +324,13 @@ static enum mgpu_variable_role looped_role(const char *op, int rank)
 {
     if (rank > 2 && !strncmp(op, "split", 5)) /* of a ConvLSTM: kernels are split, too */
         return !op[5] ? MGPU_VAR_KERNEL : MGPU_VAR_RECURRENT;
-    if (!strcmp(op, "split_2"))
+    if (!strcmp(op, "split_2") || !strcmp(op, "unstack"))
         return MGPU_VAR_BIAS;
-    return !strcmp(op, "Cast") || !strcmp(op, "MatMul")       ? MGPU_VAR_KERNEL
-           : !strcmp(op, "Cast_1") || !strcmp(op, "MatMul_1") ? MGPU_VAR_RECURRENT
-           : !strcmp(op, "split") || !strcmp(op, "BiasAdd")   ? MGPU_VAR_BIAS
-                                                              : MGPU_VAR_OTHER;
+    return !strcmp(op, "Cast") || !strcmp(op, "MatMul") ? MGPU_VAR_KERNEL
+           : !strcmp(op, "Cast_1") || !strcmp(op, "MatMul_1") || !strcmp(op, "strided_slice")
+               ? MGPU_VAR_RECURRENT
+           : !strcmp(op, "split") || !strcmp(op, "BiasAdd") ? MGPU_VAR_BIAS
+                                                            : MGPU_VAR_OTHER;
 }
 
 /* Of one channel it is a plain convolution, which only names tell. */
@@ -277,6 +380,8 @@ const char *mgpu_variable_class_of(const struct mgpu_variable_reader *r, const s
                                        "conv3d_transpose"};
     int axes = a->rank - 2 - r->flat;
     bool spatial = axes >= 1 && axes <= 3;
+    if (r->cell && !r->recurrent)
+        return "";
     if (r->recurrent)
         return is_type(r->node, "LSTM") ? "lstm" : is_type(r->node, "GRU") ? "gru" : "simple_rnn";
     if (is_type(r->node, "BatchNormalization"))

@@ -18,9 +18,11 @@ struct mgpu_variable_reader {
     bool grouped;     /* TensorFlow: of a group normalisation, which has the channels in groups */
     bool scaled;      /* TensorFlow: scales or shifts what had its mean taken: a normalisation's */
     bool behind_mean; /* TensorFlow: of a normalisation that was exported as another one */
-    bool cell;        /* TensorFlow: by its name, of the cell of a recurrent layer */
-    bool flat;        /* TensorFlow made a one-dimensional kernel two-dimensional */
-    size_t proven;    /* PyTorch: of its layer's path, and whether the rest is not known */
+    const struct mgpu_onnx_node *inner; /* in a loop's body, what computes with it; else node */
+    bool cell;     /* TensorFlow: by its name, of the cell of a recurrent layer */
+    int part;      /* TensorFlow: a row of a bias that has several; -1: none */
+    bool flat;     /* TensorFlow made a one-dimensional kernel two-dimensional */
+    size_t proven; /* PyTorch: of its layer's path, and whether the rest is not known */
     bool unknown;
     bool depthwise; /* TensorFlow calls the convolution so */
     bool einsum;    /* and the product so */
@@ -32,6 +34,11 @@ void mgpu_variable_reader_of(struct mgpu_variable_reader *reader, const struct m
 /* What the names in its layer tell: flat, depthwise and einsum. */
 void mgpu_variable_reader_in(struct mgpu_variable_reader *reader, const struct mgpu_variables *v,
                              const char *path);
+
+/* tf_keras's exporter makes nameless products of an attention's einsums, which the biases name
+ * where it has some: sets `owners` (by "#" and the node's number) to "model/attention/query", ...
+ * of those that have no name there. */
+void mgpu_variable_name_attention(const struct mgpu_variables *v, struct mgpu_names *owners);
 
 /* The first node that computes with what `use` reads; *moved: the graph transposes or reshapes it
  * before. */

@@ -300,7 +300,8 @@ static int add_layer(struct builder *b, const char *key, const char *path, bool 
                                                          .proven = r->proven,
                                                          .class_name = "",
                                                          .direction = direction,
-                                                         .node = r->node->index};
+                                                         .node = r->node->index,
+                                                         .inner = -1};
     mgpu_names_set(b->layers, mgpu_arena_string(v->arena, key), (void *)(intptr_t)v->layers);
     return v->layers - 1;
 }
@@ -397,6 +398,8 @@ static void add_plain(struct builder *b, struct mgpu_variable *x, struct mgpu_va
     bool better = !*l->class_name || x->role == MGPU_VAR_DEPTHWISE;
     if (better && !is_wrapped(b, r, scope.op))
         l->class_name = class_name;
+    if (x->role == MGPU_VAR_KERNEL && r->inner != r->node)
+        l->inner = r->inner->index;
     mgpu_variable_plain(x, b->v->family, r, a, scope.op);
     add_variable(b, x, layer);
 }
@@ -430,6 +433,19 @@ static bool is_sum(const struct builder *b, const struct mgpu_holder *h, const s
            !strstr(b->v->model->initializer[h->initializer].name, "ReadVariableOp");
 }
 
+/* A name that does not tell what its layer does with it leaves that to what reads it. */
+static void settle_cell(const struct builder *b, struct mgpu_variable_reader *r,
+                        struct mgpu_scope *scope, const struct mgpu_holder *h)
+{
+    bool looped = false;
+    for (int i = 0; i < h->uses && scope->call; i++)
+        looped |= !strcmp(b->v->model->all[h->use[i].node]->type, "Loop");
+    r->cell |= looped;
+    r->part = r->cell ? scope->part : -1;
+    if (r->cell && !*scope->op)
+        scope->op = mgpu_scope_tensorflow(b->v->arena, r->inner->name, b->renumbered).op;
+}
+
 static void add_holder(struct builder *b, int weight, int holder)
 {
     const struct mgpu_holder *h = &b->v->weights->weight[weight].holder[holder];
@@ -437,6 +453,7 @@ static void add_holder(struct builder *b, int weight, int holder)
     struct mgpu_variable_reader r = {0};
     mgpu_variable_reader_of(&r, b->v, h);
     struct mgpu_scope scope = scope_of(b, &r, h);
+    settle_cell(b, &r, &scope, h);
     r.computed |= is_sum(b, h, a, scope.op);
     struct mgpu_variable x = {.weight = weight,
                               .holder = holder,
@@ -620,6 +637,8 @@ void mgpu_variables_new(struct mgpu_variables **out, const struct mgpu_onnx_mode
     learn_modules(&b, uses, n);
     for (int i = 0; i < n; i++)
         note_owner(&b, uses[i].weight, uses[i].holder);
+    if (b.tensorflow)
+        mgpu_variable_name_attention(v, b.owners);
     for (int i = 0; i < n; i++)
         add_holder(&b, uses[i].weight, uses[i].holder);
     if (family == MGPU_FAMILY_TORCH)

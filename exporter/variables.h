@@ -52,6 +52,7 @@ struct mgpu_variable_layer {
     const char *class_name; /* in snake case; "" unknown */
     enum mgpu_direction direction;
     int node;              /* that reads the first of its weights, by place in the graph */
+    int inner;             /* in a loop: what computes with its kernel in the body; -1: unknown */
     const char *elsewhere; /* Keras: its path at another place, where the model has it twice: in a
                             * model inside; NULL: it has it once */
 };

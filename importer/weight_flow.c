@@ -1,10 +1,12 @@
 #include "importer/weight_flow.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct mgpu_weight_flow {
     struct mgpu_arena *arena;
     struct mgpu_names *names;
+    bool *computes; /* by node: not only its shape is used */
     int stamp;
 };
 
@@ -73,6 +75,69 @@ static void join_body(struct mgpu_weight_flow *flow, const struct mgpu_onnx_node
     }
 }
 
+/* ---- What is computed with ------------------------------------------------------------------- */
+
+struct marking {
+    struct mgpu_weight_flow *flow;
+    const struct mgpu_onnx_node **left; /* marked, but not yet what they read */
+    int count;
+};
+
+static void mark(struct marking *m, const struct mgpu_onnx_node *node)
+{
+    if (m->flow->computes[node->index])
+        return;
+    m->flow->computes[node->index] = true;
+    m->left[m->count++] = node;
+}
+
+static void mark_read(struct marking *m, const struct mgpu_onnx_model *model,
+                      const struct mgpu_onnx_node *node)
+{
+    for (int b = 0; b < node->bodies; b++)
+        for (int i = 0; i < node->body[b].nodes; i++)
+            mark(m, &node->body[b].node[i]);
+    for (int i = 0; i < node->inputs && strcmp(node->type, "Shape"); i++) {
+        const struct mgpu_weight_flow_value *value =
+            *node->input[i] ? mgpu_weight_flow_get(m->flow, node->input[i]) : NULL;
+        if (value && value->node >= 0)
+            mark(m, model->all[value->node]);
+    }
+}
+
+/* A result of the graph, or one that nobody reads. */
+static bool is_end(const struct mgpu_weight_flow *flow, const struct mgpu_onnx_node *node)
+{
+    bool read = false;
+    for (int i = 0; i < node->outputs; i++) {
+        const struct mgpu_weight_flow_value *value =
+            *node->output[i] ? mgpu_weight_flow_get(flow, node->output[i]) : NULL;
+        if (value && value->leaves)
+            return true;
+        read |= value && value->readers;
+    }
+    return !read;
+}
+
+static void find_computing(struct mgpu_weight_flow *flow, const struct mgpu_onnx_model *model)
+{
+    struct marking m = {flow, mgpu_xcalloc((size_t)model->node_total + 1, sizeof *m.left), 0};
+    flow->computes = MGPU_NEW_ARRAY(flow->arena, bool, model->node_total);
+    for (int i = 0; i < model->graph.nodes; i++)
+        if (is_end(flow, &model->graph.node[i]))
+            mark(&m, &model->graph.node[i]);
+    while (m.count)
+        mark_read(&m, model, m.left[--m.count]);
+    free(m.left);
+}
+
+bool mgpu_weight_flow_gives_shape(const struct mgpu_weight_flow *flow, int node)
+{
+    return !flow->computes[node];
+}
+
+/* ---- All of it ------------------------------------------------------------------------------- */
+
 struct mgpu_weight_flow *mgpu_weight_flow_new(struct mgpu_arena *arena,
                                               const struct mgpu_onnx_model *model)
 {
@@ -87,6 +152,7 @@ struct mgpu_weight_flow *mgpu_weight_flow_new(struct mgpu_arena *arena,
     }
     for (int i = 0; i < model->graph.outputs; i++)
         add(flow, model->graph.output[i].name)->leaves = true;
+    find_computing(flow, model);
     return flow;
 }
 

@@ -29,6 +29,9 @@ struct mgpu_weight_flow_value *mgpu_weight_flow_get(const struct mgpu_weight_flo
 int mgpu_weight_flow_onward(const struct mgpu_onnx_node *node, int input,
                             const char *const **names);
 
+/* Whether of what the node gives only the shape is used, in all that comes behind it. */
+bool mgpu_weight_flow_gives_shape(const struct mgpu_weight_flow *flow, int node);
+
 /* A stamp that no walk had yet. */
 int mgpu_weight_flow_stamp(struct mgpu_weight_flow *flow);
 

@@ -484,7 +484,8 @@ static void walk_name(struct walk *w, const char *name);
 static void walk_use(struct walk *w, struct mgpu_use use)
 {
     const struct mgpu_onnx_node *node = w->in->model->all[use.node];
-    char kind = kind_of(node, use.input);
+    char kind =
+        mgpu_weight_flow_gives_shape(w->in->flow, use.node) ? 'b' : kind_of(node, use.input);
     if (kind != 'p') {
         found_at(w, node, use.input, kind);
         return;

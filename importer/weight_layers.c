@@ -110,6 +110,7 @@ static bool is_layer(const struct mgpu_identify *in, const struct mgpu_onnx_node
     int weight =
         linear && node->inputs > 1 ? mgpu_onnx_find_initializer(in->model, node->input[1]) : -1;
     return weight >= 0 && !*node->path && in->facts[weight].real &&
+           !mgpu_weight_flow_gives_shape(in->flow, node->index) &&
            (!is_type(node, "MatMul") || in->model->initializer[weight].array.rank == 2);
 }
 

@@ -71,8 +71,29 @@ def block():
     return k.Model(i, L.Dense(2)(Block()(Block()(i))))
 
 
+class Scale(L.Layer):
+    """Multiplies, but is no Dense."""
+
+    def build(self, shape):
+        self.g = self.add_weight(name="g", shape=(3,), initializer="ones")
+        self.w = self.add_weight(name="w", shape=(3, 3))
+
+    def call(self, x):
+        return k.ops.matmul(x, self.w) * self.g
+
+
+def plain_attention():
+    i = I((2, 4))
+    return k.Model(i, L.Dense(2)(L.MultiHeadAttention(2, 2, use_bias=False)(i, i)))
+
+
 # Of tf_keras, whose stores have no names of layers.
 OLD_MODELS = {
+    "old_attention": plain_attention,
+    "old_back": lambda: S([I((4, 3)), L.Conv1DTranspose(2, 2), L.Dense(2)]),
+    "old_cells": lambda: S([I((4, 3)), L.RNN(L.GRUCell(3), return_sequences=True), L.RNN([L.GRUCell(3), L.GRUCell(3)]), L.Dense(2)]),
+    "old_masked": lambda: S([I((4,), dtype="int32"), L.Embedding(5, 3, mask_zero=True), L.LSTM(2, return_sequences=True),
+                             L.Bidirectional(L.GRU(2, return_sequences=True)), L.GRU(2, reset_after=False), L.Dense(2)]),
     "old_block": block,
     "old_layers": lambda: S([I((3, 3, 4)), L.GroupNormalization(2), L.Reshape((1, 3, 3, 4)), L.ConvLSTM2D(2, 2), L.Reshape((4, 2)),
                              L.EinsumDense("abc,cd->abd", (None, 3), bias_axes="d"), L.RNN(L.LSTMCell(2)), L.SpectralNormalization(L.Dense(2))]),
@@ -85,6 +106,9 @@ def frames():
 
 MODELS = {
     "block": block,
+    "masked_gru": lambda: S([I((4,), dtype="int32"), L.Embedding(5, 3, mask_zero=True), L.GRU(2, return_sequences=True), L.GRU(2, reset_after=False),
+                             L.Dense(2)]),
+    "own": lambda: S([I((3,)), L.Dense(3), Scale(), L.Dense(2)]),
     "frames": frames,
     "given": given,
     "inverted": inverted,

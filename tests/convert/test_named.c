@@ -80,10 +80,11 @@ static void check_file(const char *name, const char *file)
 
 static void test_files(void)
 {
-    static const char *const all[] = {"towers",         "transposed", "cells",    "separable",
-                                      "mixed",          "masked",     "no_bias",  "reversible",
-                                      "depths",         "spectral",   "two_ways", "one_channel",
-                                      "one_channel_1d", "old_layers"};
+    static const char *const all[] = {
+        "towers",   "transposed",  "cells",          "separable",  "mixed",
+        "masked",   "no_bias",     "reversible",     "depths",     "spectral",
+        "two_ways", "one_channel", "one_channel_1d", "old_layers", "old_attention",
+        "old_back", "old_cells",   "old_masked",     "masked_gru", "own"};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         check_file(all[i], "first.h5");
         check_file(all[i], "first.weights.h5");
@@ -125,6 +126,12 @@ static void test_written(void)
         check_written("old_layers", files[i], files[i]);
         check_written("depths", files[i], files[i]);
         check_written("spectral", files[i], files[i]);
+        check_written("old_attention", files[i], files[i]);
+        check_written("old_back", files[i], NULL);
+        check_written("old_cells", files[i], files[i]);
+        check_written("old_masked", files[i], files[i]);
+        check_written("masked_gru", files[i], files[i]);
+        check_written("own", files[i], files[i]);
     }
     check_written("cells", "first.h5", "first.keras");
     check_written("block", "first.weights.h5", "first.weights.h5");

@@ -164,6 +164,17 @@ static const char *path_in_copy(const struct builder *b, const struct mgpu_varia
     return NULL;
 }
 
+/* dynamo: whether it is rows of a parameter, as they stand there: looked up by an arange, or a
+ * slice. The graph does not tell whether there are more. */
+static bool is_rows(const struct builder *b, int initializer)
+{
+    static const char *const lookups[] = {"embedding", "slice", NULL};
+    static const char *const moves[] = {"val", "arange", "slice", "unsqueeze", "clone", NULL};
+    const struct mgpu_onnx_initializer *x = &b->v->model->initializer[initializer];
+    return x->folded_from && mgpu_onnx_is_result_name(x->name, lookups) &&
+           mgpu_onnx_moved_from(b->v->arena, x->folded_from, moves);
+}
+
 /* dynamo: the parameter that the exporter only turned, or put axes of one element around; "" where
  * it computed something else; NULL: the name that the initializer has tells as much. */
 static const char *source_of(const struct builder *b, const struct mgpu_variable_reader *r,
@@ -181,7 +192,7 @@ static const char *source_of(const struct builder *b, const struct mgpu_variable
     bool viewed = kernel ? mgpu_onnx_is_result_name(x->name, turns)
                          : long_axes <= 1 && (!mgpu_scope_is_own(x->name) ||
                                               mgpu_onnx_is_result_name(x->name, views));
-    return source && !viewed ? "" : source;
+    return source && !viewed && !is_rows(b, initializer) ? "" : source;
 }
 
 /* TorchScript merged into another's initializer what had no name of its own: an Identity stands
@@ -220,6 +231,7 @@ static struct mgpu_scope scope_of(const struct builder *b, struct mgpu_variable_
     r->cell = s.cell;
     r->folded = source && *source;
     r->computed = source && !*source;
+    r->rows = r->folded && is_rows(b, exported_as(b, h));
     const char *copy = r->shared && !lost && b->pytorch && *s.path && *around
                            ? path_in_copy(b, r, h, s.path)
                            : NULL;
@@ -443,6 +455,7 @@ static void add_holder(struct builder *b, int weight, int holder)
                               .role = mgpu_variable_role_of(&r, a, scope.op),
                               .computed = r.computed,
                               .turned = r.folded,
+                              .rows = r.rows,
                               .own = r.own_name,
                               .leaf = ""};
     x.joined = is_joined(b, &x, scope.op);

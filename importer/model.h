@@ -72,6 +72,9 @@ struct mgpu_onnx_body {
     struct mgpu_onnx_value *output;
 };
 
+/* The key of what dynamo says of values that its optimizer computed. */
+#define MGPU_ONNX_FOLDED_FROM "pkg.onnxscript.optimizer.folded_from"
+
 enum mgpu_producer { MGPU_PRODUCER_OTHER, MGPU_PRODUCER_PYTORCH, MGPU_PRODUCER_TENSORFLOW };
 
 struct mgpu_onnx_model {

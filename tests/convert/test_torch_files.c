@@ -281,6 +281,9 @@ int main(void)
     check_file("widths_bias_ts", "");
     check_file("widths_ts", "taken for PyTorch's MultiheadAttention");
     check_file("no_bias_ts", "taken for PyTorch's MultiheadAttention");
+    check_file("no_affine_layer_dy",
+               ""); /* fresh: the ones of three normalisations, of which one */
+    check_file("no_affine_group_dy", ""); /* has no scale of its own, are stored once */
     check_file("class_token_dy", "of 'pos.weight' the export has [5,8]");
     check_file("class_token_one_dy", "'expand' [1,1,8] repeats 'cls' [1,1,8]");
     check_computed(

@@ -427,7 +427,7 @@ static void test_refused(void)
     refused(model, &o, "it stands within an epoch of other data: --batch: 3 there, 4 now");
     o.batch = 3;
     o.shuffle = false;
-    refused(model, &o, "shuffle: 1 there, 0 now");
+    refused(model, &o, "--shuffle (1; --no-shuffle is 0): 1 there, 0 now");
     o.shuffle = true;
     o.precision = "f64";
     refused(model, &o, "float [");

@@ -1,5 +1,6 @@
 /* The initializers of an ONNX model as a file of weights: of its graph, inner graphs, functions. */
 #include "exporter/checkpoint.h"
+#include "importer/onnx_repeat.h"
 #include "importer/weights.h"
 #include "runtime/base/status.h"
 
@@ -33,6 +34,7 @@ static int read_all(struct mgpu_checkpoint *c)
     struct onnx *o = c->state;
     struct mgpu_weights *weights;
     MGPU_TRY(mgpu_onnx_read(&o->file, c->path));
+    MGPU_TRY(mgpu_onnx_unrepeat(o->file, false));
     MGPU_TRY(mgpu_onnx_model_new(&o->model, o->file));
     MGPU_TRY(
         mgpu_prefix(mgpu_weights_identify(&weights, o->model, &(struct mgpu_weights_options){0}),

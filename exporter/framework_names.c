@@ -147,6 +147,21 @@ static void tell_folded(const struct mgpu_variables *v)
                   v->family == MGPU_FAMILY_KERAS ? "model of Keras" : "state_dict");
 }
 
+/* PyTorch's parameter may have more. */
+static void tell_rows(const struct mgpu_framework_arrays *a)
+{
+    char shape[MGPU_SHAPE_TEXT];
+    for (int i = 0; i < a->count; i++) {
+        int variable = a->from[i].variable;
+        const struct mgpu_variable *x = variable < 0 ? NULL : &a->variables->variable[variable];
+        if (x && x->rows)
+            mgpu_note("of '%s' the export has %s, what its example needed: load_state_dict refuses "
+                      "it if the model's is larger%s",
+                      a->array[i].name, mgpu_shape_text(shape, x->rank, x->dims),
+                      MGPU_WEIGHT_UNFOLDED);
+    }
+}
+
 /* Names that hang on which modules were called (module_paths.h). */
 static void tell_likely(const struct mgpu_framework_arrays *a)
 {
@@ -299,6 +314,7 @@ static void list_plain(struct mgpu_framework_arrays *a)
         list_shared(a);
         tell_nameless(a);
         tell_likely(a);
+        tell_rows(a);
         tell_buffers(a);
         tell_folded_buffers(a);
     }

@@ -50,6 +50,8 @@ static void check_shape(struct mgpu_match *m, int tensor)
                                 theirs, ours, mgpu_variable_initializer(m->model, variable),
                                 m->model->variable[variable].computed
                                     ? ", which the exporter computed of parameters"
+                                : m->model->variable[variable].rows
+                                    ? ", of which the exporter kept what the example needed"
                                     : ""));
     for (int i = 0; i < m->model->count; i++)
         if (m->tensor[i] == tensor)
@@ -76,31 +78,54 @@ static bool has_twin(const struct mgpu_match *m, int variable)
     return false;
 }
 
-/* A tensor of the file that may be the variable whose name the export has lost; NULL: none. */
-static const char *may_be(const struct mgpu_match *m, int variable)
+enum { CANDIDATES = 4 };
+
+/* The tensors of the file that may be the variable whose name the export has lost, how many and
+ * the first of them: "a' or 'b"; NULL: none. */
+static const char *may_be(const struct mgpu_match *m, int variable, int *count)
 {
+    const char *names = NULL;
+    *count = 0;
     for (int i = 0; i < m->file->count; i++) {
         const struct mgpu_checkpoint_tensor *t = &m->file->tensor[i];
-        if (t->weight && m->variable[i] == -1 &&
-            mgpu_variable_fits(m->model, variable, t->rank, t->dims))
-            return t->name;
+        if (!t->weight || m->variable[i] != -1 ||
+            !mgpu_variable_fits(m->model, variable, t->rank, t->dims) || ++*count > CANDIDATES)
+            continue;
+        names = names ? mgpu_arena_format(m->arena, "%s' or '%s", names, t->name) : t->name;
     }
-    return NULL;
+    return names;
+}
+
+/* TorchScript numbers what it computed: with no place for a tensor of the file that was more than a
+ * transpose. */
+static bool is_computed(const struct mgpu_match *m, int variable)
+{
+    int count;
+    const char *name = mgpu_variable_initializer(m->model, variable);
+    return m->model->variable[variable].computed ||
+           (!strncmp(name, "onnx::", 6) && mgpu_variable_is_nameless(m->model, variable) &&
+            !may_be(m, variable, &count));
 }
 
 static const char *why_missing(const struct mgpu_match *m, int variable)
 {
+    int count;
     const char *name = mgpu_variable_initializer(m->model, variable), *theirs;
     if (mgpu_variable_is_folded(m->model, variable))
         return " (the exporter folded a batch normalisation into it)";
-    if (m->model->variable[variable].computed)
+    if (is_computed(m, variable))
         return " (the exporter computed it of parameters)";
-    if (mgpu_variable_is_nameless(m->model, variable) && (theirs = may_be(m, variable)))
+    if (!mgpu_variable_is_nameless(m->model, variable) || !(theirs = may_be(m, variable, &count)))
+        return "";
+    if (count > 1)
         return mgpu_arena_format(m->arena,
-                                 " (the graph does not tell its name in PyTorch; --map would say "
-                                 "'%s -> %s')",
-                                 theirs, name);
-    return "";
+                                 " (the graph does not tell its name in PyTorch: it may be '%s'%s, "
+                                 "which --map has to say)",
+                                 theirs, count > CANDIDATES ? " or another one" : "");
+    return mgpu_arena_format(m->arena,
+                             " (the graph does not tell its name in PyTorch; --map would say "
+                             "'%s -> %s')",
+                             theirs, name);
 }
 
 /* Where the layer is in the file and has no bias, the graph's zeros are the exporter's. */
@@ -317,7 +342,8 @@ static const char *how_to_export(const struct mgpu_match *m)
     for (int i = 0; i < m->faults && v->model->producer == MGPU_PRODUCER_PYTORCH; i++) {
         int variable = m->fault[i].variable;
         made |= m->fault[i].kind == MGPU_MATCH_MISSING &&
-                (v->variable[variable].computed || mgpu_variable_is_folded(v, variable));
+                (is_computed(m, variable) || mgpu_variable_is_folded(v, variable));
+        made |= m->fault[i].kind == MGPU_MATCH_SHAPE && v->variable[variable].rows;
     }
     return made ? MGPU_WEIGHT_UNFOLDED : NULL;
 }

@@ -143,6 +143,13 @@ static void vector(struct mgpu_variable *x, const struct mgpu_variable_reader *r
         set_shape(x, 1, &(int64_t){mgpu_array_count(a)});
 }
 
+/* A table that is looked up has two axes, whatever the indices had. */
+static void table(struct mgpu_variable *x, const struct mgpu_array *a)
+{
+    if (a->rank == 3 && a->dims[0] == 1)
+        set_shape(x, 2, a->dims + 1);
+}
+
 /* Of a normalisation over several axes Keras has these; the exporter all. */
 static void several_axes(struct mgpu_variable *x, const struct mgpu_array *a)
 {
@@ -177,7 +184,11 @@ void mgpu_variable_plain(struct mgpu_variable *x, enum mgpu_family family,
             attention_output(x, a);
         return;
     }
-    if (x->role == MGPU_VAR_DEPTHWISE && family == MGPU_FAMILY_KERAS)
+    if (r->rows && !strcmp(op, "weight"))
+        table(x, a);
+    else if (r->rows)
+        return;
+    else if (x->role == MGPU_VAR_DEPTHWISE && family == MGPU_FAMILY_KERAS)
         depthwise_kernel(x, r, a);
     else if (x->role == MGPU_VAR_KERNEL && conv && a->rank > 2 && family == MGPU_FAMILY_KERAS)
         conv_kernel(x, r, a);

@@ -15,6 +15,7 @@ struct mgpu_variable_reader {
     bool as_named;        /* PyTorch: has its name still, so it is as PyTorch has it */
     bool folded;          /* own name found in what dynamo says it was made of */
     bool computed;        /* the exporter computed it of parameters: it is none itself */
+    bool rows;            /* as in mgpu_variable */
     bool grouped;     /* TensorFlow: of a group normalisation, which has the channels in groups */
     bool scaled;      /* TensorFlow: scales or shifts what had its mean taken: a normalisation's */
     bool behind_mean; /* TensorFlow: of a normalisation that was exported as another one */

@@ -7,6 +7,7 @@
 #include "exporter/variable_kinds.h"
 #include "exporter/variable_layout.h"
 #include "exporter/variable_reader.h"
+#include "importer/fx_call.h"
 #include "importer/weight_flow.h"
 #include "runtime/base/names.h"
 
@@ -164,6 +165,36 @@ static const char *path_in_copy(const struct builder *b, const struct mgpu_varia
     return NULL;
 }
 
+/* dynamo: whether it is rows of a parameter, as they stand there: looked up by an arange, or a
+ * slice. The graph does not tell whether there are more. */
+static bool is_rows(const struct builder *b, int initializer)
+{
+    static const char *const lookups[] = {"embedding", "slice", NULL};
+    static const char *const moves[] = {"val", "arange", "slice", "unsqueeze", "clone", NULL};
+    const struct mgpu_onnx_initializer *x = &b->v->model->initializer[initializer];
+    return x->folded_from && mgpu_onnx_is_result_name(x->name, lookups) &&
+           mgpu_onnx_moved_from(b->v->arena, x->folded_from, moves);
+}
+
+/* dynamo: the parameter of its module that a normalisation was given, where the exporter computed
+ * what the node reads; NULL: the record does not tell. */
+static const char *given_name(const struct builder *b, const struct mgpu_onnx_node *node,
+                              int initializer)
+{
+    bool shift = !strcmp(node->type, "Add");
+    const char *given = b->v->model->initializer[initializer].folded_from && *node->layer &&
+                                (shift || !strcmp(node->type, "Mul"))
+                            ? mgpu_fx_norm_argument(node, shift)
+                            : NULL;
+    const char *name =
+        mgpu_arena_format(b->v->arena, "%s.%s", node->layer, shift ? "bias" : "weight");
+    char *as = mgpu_arena_format(b->v->arena, "%%p_%s", name);
+    for (char *dot = as; (dot = strchr(dot, '.'));)
+        *dot = '_';
+    size_t n = strlen(as);
+    return given && !strncmp(given, as, n) && strchr(",)", given[n]) ? name : NULL;
+}
+
 /* dynamo: the parameter that the exporter only turned, or put axes of one element around; "" where
  * it computed something else; NULL: the name that the initializer has tells as much. */
 static const char *source_of(const struct builder *b, const struct mgpu_variable_reader *r,
@@ -181,7 +212,7 @@ static const char *source_of(const struct builder *b, const struct mgpu_variable
     bool viewed = kernel ? mgpu_onnx_is_result_name(x->name, turns)
                          : long_axes <= 1 && (!mgpu_scope_is_own(x->name) ||
                                               mgpu_onnx_is_result_name(x->name, views));
-    return source && !viewed ? "" : source;
+    return source && !viewed && !is_rows(b, initializer) ? "" : source;
 }
 
 /* TorchScript merged into another's initializer what had no name of its own: an Identity stands
@@ -208,7 +239,8 @@ static struct mgpu_scope scope_of(const struct builder *b, struct mgpu_variable_
                                   const struct mgpu_holder *h)
 {
     const char *alias = alias_of(b, h), *around = path_of_reader(b, r);
-    const char *source = *alias ? NULL : source_of(b, r, exported_as(b, h));
+    const char *given = *alias ? NULL : given_name(b, r->node, exported_as(b, h));
+    const char *source = *alias ? NULL : given ? given : source_of(b, r, exported_as(b, h));
     const char *name = *alias   ? alias
                        : source ? source
                                 : b->v->model->initializer[exported_as(b, h)].name;
@@ -220,6 +252,7 @@ static struct mgpu_scope scope_of(const struct builder *b, struct mgpu_variable_
     r->cell = s.cell;
     r->folded = source && *source;
     r->computed = source && !*source;
+    r->rows = r->folded && is_rows(b, exported_as(b, h));
     const char *copy = r->shared && !lost && b->pytorch && *s.path && *around
                            ? path_in_copy(b, r, h, s.path)
                            : NULL;
@@ -460,6 +493,7 @@ static void add_holder(struct builder *b, int weight, int holder)
                               .role = mgpu_variable_role_of(&r, a, scope.op),
                               .computed = r.computed,
                               .turned = r.folded,
+                              .rows = r.rows,
                               .own = r.own_name,
                               .leaf = ""};
     x.joined = is_joined(b, &x, scope.op);

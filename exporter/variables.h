@@ -36,6 +36,7 @@ struct mgpu_variable {
     bool computed;    /* the exporter computed it of parameters of the model: it is none itself */
     bool joined;      /* Keras: a kernel of which the exporter joined axes */
     bool turned;      /* `own` is the name of what the exporter only turned */
+    bool rows;        /* dynamo: those of a parameter that the example needed */
     const char *own;  /* the exporter's name for it; "" where several layers share that */
     const char *leaf; /* its name in the layer: "kernel", "weight_ih_l0"; "" unknown */
     int rank;         /* as the framework has it */

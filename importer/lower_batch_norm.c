@@ -70,17 +70,23 @@ static bool file_trains(const struct mgpu_lower *l)
     return mgpu_onnx_int(l->node, "training_mode", 0);
 }
 
+static bool is_fixed(const struct mgpu_parameter *p)
+{
+    return p && p->role != MGPU_WEIGHT;
+}
+
+/* What the module does not have, scale or shift, says nothing. */
 static bool trains(struct mgpu_lower *l)
 {
-    const struct mgpu_parameter *scale, *bias;
+    const struct mgpu_parameter *scale, *bias, *mean;
     if (!l->options->training || l->options->norm != MGPU_NORM_DEFAULT)
         return l->options->training && l->options->norm != MGPU_NORM_FROZEN;
     scale = mgpu_lower_parameter(l, SCALE);
-    bool scale_trained = scale && scale->role == MGPU_WEIGHT, scale_stored = scale;
     bias = mgpu_lower_parameter(l, BIAS);
-    if (!scale_stored && !bias)
+    mean = mgpu_lower_parameter(l, MEAN);
+    if (!scale && !bias && !(mean && mean->role == MGPU_STATISTIC))
         return file_trains(l);
-    return scale_trained && bias && bias->role == MGPU_WEIGHT;
+    return !is_fixed(scale) && !is_fixed(bias);
 }
 
 /* ---- Stored statistics ---------------------------------------------------------------------- */

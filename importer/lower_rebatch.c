@@ -135,6 +135,19 @@ static struct mgpu_value *spread(struct mgpu_lower *l, struct mgpu_value *v, int
     return v ? mgpu_broadcast(l->g, v, v->rank, dims) : NULL;
 }
 
+/* Of a file that was exported with one sample: a row that is joined to those of samples along
+ * another axis (a class token) fits no other batch unless each has it. */
+static bool is_one_row(struct mgpu_lower *l, const struct mgpu_value *v, int axis)
+{
+    int64_t along = mgpu_onnx_int(l->node, "axis", 0);
+    bool one = l->walk->example == 1 && v && axis >= 0 && v->dims[axis].value == 1 &&
+               mgpu_dims_batch_axis(v->rank, v->dims) < 0 &&
+               axis != (along < 0 ? along + v->rank : along);
+    if (one)
+        tell(l);
+    return one;
+}
+
 int mgpu_rebatch_operands(struct mgpu_lower *l)
 {
     static const char *const types[] = {"Add",
@@ -161,14 +174,14 @@ int mgpu_rebatch_operands(struct mgpu_lower *l)
     bool joins = !strcmp(l->node->type, "Concat");
     struct mgpu_dim size;
     int from_end;
-    if (l->walk->example < 2 || !is_one_of(l->node->type, types) ||
+    if (l->walk->example < (joins ? 1 : 2) || !is_one_of(l->node->type, types) ||
         !(from_end = batch_from_end(l, count, &size)))
         return 0;
     for (int i = 0; i < count; i++) {
         struct mgpu_value *v = l->in[i];
         int axis = v ? v->rank - from_end : -1;
         struct mgpu_value *one = v ? mgpu_rebatch_rows(l, v, axis) : NULL;
-        if (one != v)
+        if (one != v || (joins && is_one_row(l, v, axis)))
             l->in[i] = joins ? spread(l, one, axis, size) : one;
         if (v && !l->in[i])
             return mgpu_build_error();

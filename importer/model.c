@@ -513,10 +513,12 @@ static void note_said(struct mgpu_onnx_model *model, const Onnx__GraphProto *gra
         int of = mgpu_onnx_find_initializer(model, v->name);
         for (size_t k = 0; of >= 0 && k < v->n_metadata_props; k++) {
             const char *key = v->metadata_props[k]->key, *value = v->metadata_props[k]->value;
-            if (!strcmp(key, "pkg.onnxscript.optimizer.folded_from"))
+            if (!strcmp(key, MGPU_ONNX_FOLDED_FROM))
                 model->initializer[of].folded_from = value;
-            if (!strcmp(key, "pkg.torch.export.graph_signature.InputSpec.persistent") &&
-                strcmp(value, "None"))
+            if (strcmp(key, "pkg.torch.export.graph_signature.InputSpec.persistent") != 0)
+                continue;
+            model->initializer[of].listed = true;
+            if (strcmp(value, "None") != 0)
                 model->initializer[of].persistent = value;
         }
     }

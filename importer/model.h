@@ -53,6 +53,7 @@ struct mgpu_onnx_initializer {
     bool graph_input;        /* also listed as a graph input */
     const char *folded_from; /* what dynamo's optimizer computed it of: "['fc.weight']"; or NULL */
     const char *persistent;  /* of a buffer, as dynamo says it: "True" or "False"; or NULL */
+    bool listed;             /* dynamo says that it is a parameter or a buffer */
 };
 
 struct mgpu_onnx_value { /* a graph input or output as declared */
@@ -71,6 +72,9 @@ struct mgpu_onnx_body {
     int outputs;
     struct mgpu_onnx_value *output;
 };
+
+/* The key of what dynamo says of values that its optimizer computed. */
+#define MGPU_ONNX_FOLDED_FROM "pkg.onnxscript.optimizer.folded_from"
 
 enum mgpu_producer { MGPU_PRODUCER_OTHER, MGPU_PRODUCER_PYTORCH, MGPU_PRODUCER_TENSORFLOW };
 

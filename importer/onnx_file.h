@@ -1,4 +1,5 @@
-/* An ONNX file in memory: read, bound-checked and validated; only onnx_bias.h changes it.
+/* An ONNX file in memory: read, bound-checked and validated; only onnx_bias.h, onnx_head.h and
+ * onnx_repeat.h change it.
  *
  * What mgpu_onnx_read lets through can be walked without further care: every string is non-NULL,
  * messages nest at most MGPU_ONNX_DEPTH deep, every node's inputs are graph inputs, initializers

@@ -121,6 +121,9 @@ static bool is_bound(const struct mgpu_identify *in, int initializer)
 static bool may_be_parameter(const struct mgpu_identify *in, const char *name)
 {
     int i = mgpu_onnx_find_initializer(in->model, name);
+    const struct mgpu_onnx_initializer *x = i < 0 ? NULL : &in->model->initializer[i];
+    if (x && in->lists && !x->listed && !x->folded_from)
+        return false;
     return i >= 0 && (in->pytorch || in->tensorflow) && in->facts[i].named &&
            strncmp(name, "Constant_", 9) && !strstr(name, "tensor_constant") &&
            !strstr(name, "lifted_tensor") && !mgpu_weight_is_of_code(in, i) && !is_bound(in, i);

@@ -63,6 +63,31 @@ bool mgpu_onnx_is_parameter_name(const char *name)
     return !mgpu_onnx_is_result_name(name, words);
 }
 
+/* The next of the names of a list "['a', 'b']", "" where it has no end; NULL: there is none. */
+static const char *next_name(struct mgpu_arena *arena, const char **at)
+{
+    const char *name = strchr(*at, '\'');
+    if (!name++)
+        return NULL;
+    size_t n = strcspn(name, "'");
+    *at = name + n + (name[n] != 0);
+    return mgpu_arena_format(arena, "%.*s", name[n] ? (int)n : 0, name);
+}
+
+const char *mgpu_onnx_moved_from(struct mgpu_arena *arena, const char *folded_from,
+                                 const char *const *words)
+{
+    const char *source = NULL, *name;
+    while ((name = next_name(arena, &folded_from))) {
+        if (mgpu_onnx_is_result_name(name, words))
+            continue;
+        if (source || !mgpu_onnx_is_parameter_name(name))
+            return NULL;
+        source = name;
+    }
+    return source;
+}
+
 /* What dynamo calls results of operators that models compute tables of positions, biases and masks
  * with. Another name may be a parameter's. */
 static bool is_result_name(const char *name)
@@ -87,15 +112,10 @@ static bool is_result_name(const char *name)
 
 bool mgpu_weight_is_of_code(const struct mgpu_identify *in, int initializer)
 {
-    const char *at = in->model->initializer[initializer].folded_from;
+    const char *at = in->model->initializer[initializer].folded_from, *name;
     bool code = at && strchr(at, '\'');
-    while (code && (at = strchr(at, '\''))) {
-        const char *end = strchr(++at, '\'');
-        if (!end)
-            return false;
-        code = is_result_name(mgpu_arena_format(in->arena, "%.*s", (int)(end - at), at));
-        at = end + 1;
-    }
+    while (code && (name = next_name(in->arena, &at)))
+        code = *name && is_result_name(name);
     return code;
 }
 

@@ -1,5 +1,6 @@
 /* What a use takes a tensor for: by the operator and input that it reaches, and where that does
  * not tell, by what stands around it. */
+#include "importer/fx_call.h"
 #include "importer/normalization.h"
 #include "importer/weight_parts.h"
 
@@ -368,11 +369,23 @@ static bool is_open_mask(struct walk *w, const struct mgpu_onnx_node *node, int 
 
 /* ---- Verdicts ------------------------------------------------------------------------------- */
 
+static const char without_affine[] = "the normalisation has no scale and shift of its own";
+
+/* dynamo: ones or zeros in the place of what the module does not have. */
+static bool is_filler(const struct walk *w, const struct mgpu_onnx_node *node, bool shift)
+{
+    const struct mgpu_facts *f = &w->in->facts[w->initializer];
+    const char *given = f->equal && f->value == !shift ? mgpu_fx_norm_argument(node, shift) : NULL;
+    return given && !strncmp(given, "None", 4);
+}
+
 static void found_joined(struct walk *w, const struct mgpu_onnx_node *node, int input)
 {
     const struct mgpu_facts *f = &w->in->facts[w->initializer];
     const char *table;
-    if (f->count == 1 && !is_learned_number(w, node, input))
+    if ((is_type(node, "Mul") || is_type(node, "Add")) && is_filler(w, node, is_type(node, "Add")))
+        found_made(w, without_affine);
+    else if (f->count == 1 && !is_learned_number(w, node, input))
         found(w, MGPU_ROLE_CONSTANT, NULL);
     else if (mgpu_weight_is_of_code(w->in, w->initializer))
         found_made(w, "computed by the model's code, of no parameter");
@@ -432,8 +445,8 @@ static void found_norm(struct walk *w, const struct mgpu_onnx_node *node, int in
 {
     const struct mgpu_facts *f = &w->in->facts[w->initializer];
     bool unnamed = (w->in->pytorch && !f->named) || is_layers_constant(w, node) || is_statistics(w);
-    if (unnamed && f->equal && f->value == (input == 1))
-        found_made(w, "the normalisation has no scale and shift of its own");
+    if ((unnamed && f->equal && f->value == (input == 1)) || is_filler(w, node, input != 1))
+        found_made(w, without_affine);
     else
         found(w, MGPU_ROLE_TRAINED, NULL);
 }

@@ -52,6 +52,7 @@ struct mgpu_identify {
     struct mgpu_facts *facts; /* by initializer */
     bool pytorch, tensorflow;
     bool dynamo;              /* PyTorch's newer exporter: nodes carry the names of modules */
+    bool lists;               /* and it says which tensors are parameters or buffers */
     struct mgpu_names *names; /* every name of the model, and those made since */
     struct mgpu_names *layers;
     int candidates;

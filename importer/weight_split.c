@@ -336,6 +336,22 @@ static bool reads_shape(const struct mgpu_onnx_node *node)
     return !*node->domain && (!strcmp(node->type, "Shape") || !strcmp(node->type, "Size"));
 }
 
+/* Vectors that PyTorch's spectral norm keeps beside a weight, of which it computes its norm. */
+static bool is_of_spectral_norm(const struct mgpu_identify *in, const char *name)
+{
+    size_t n = strlen(name), end = strlen("_u");
+    if (!in->pytorch || n < end || (strcmp(name + n - end, "_u") && strcmp(name + n - end, "_v")))
+        return false;
+    const char *old = mgpu_arena_format(in->arena, "%.*s_orig", (int)(n - end), name);
+    return mgpu_onnx_find_initializer(in->model, old) >= 0 || strstr(name, "parametrizations.");
+}
+
+static bool is_buffer(const struct mgpu_identify *in, int initializer)
+{
+    const struct mgpu_onnx_initializer *x = &in->model->initializer[initializer];
+    return x->persistent || is_of_spectral_norm(in, x->name);
+}
+
 static void split(struct mgpu_identify *in, int initializer)
 {
     struct mgpu_names *table = mgpu_names_new(in->arena);
@@ -350,6 +366,8 @@ static void split(struct mgpu_identify *in, int initializer)
     for (int i = 0; i < reads.count; i++) {
         uses[i] = reads.read[i].at;
         struct mgpu_verdict verdict = mgpu_weight_judge(in, initializer, uses[i]);
+        if (verdict.role == MGPU_ROLE_TRAINED && is_buffer(in, initializer))
+            verdict = (struct mgpu_verdict){.role = MGPU_ROLE_CONSTANT, .why = "a buffer"};
         if (mgpu_weight_strength(verdict.role) > mgpu_weight_strength(in->out->role[initializer]))
             in->out->role[initializer] = verdict.role;
         if (in->facts[initializer].real && !reads_shape(in->model->all[uses[i].node]))

@@ -413,6 +413,8 @@ int mgpu_weights_identify(struct mgpu_weights **out, struct mgpu_onnx_model *mod
         .dynamo = model->producer == MGPU_PRODUCER_PYTORCH && has_scopes(model),
         .flow = mgpu_weight_flow_new(weights->arena, model),
     };
+    for (int i = 0; i < model->initializers; i++)
+        in.lists |= model->initializer[i].listed;
     list_names(&in);
     mgpu_weight_facts(&in);
     mgpu_weight_candidates(&in);

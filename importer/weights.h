@@ -105,6 +105,11 @@ bool mgpu_onnx_is_parameter_name(const char *name);
 /* Whether it is one of the words (NULL ends them), or one with a number: "zeros_2". */
 bool mgpu_onnx_is_result_name(const char *name, const char *const *words);
 
+/* The one parameter of those names that dynamo says it computed a tensor of, where all others are
+ * among the words, with or without a number; NULL: there is none such. */
+const char *mgpu_onnx_moved_from(struct mgpu_arena *arena, const char *folded_from,
+                                 const char *const *words);
+
 /* The name of a layer's node, or its first output where it has none. */
 const char *mgpu_onnx_layer_name(const struct mgpu_onnx_node *node);
 

@@ -2,6 +2,7 @@
 #include "exporter/framework_names.h"
 #include "exporter/match.h"
 #include "exporter/normalizations.h"
+#include "importer/onnx_repeat.h"
 #include "runtime/base/file_name.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
@@ -27,6 +28,7 @@ static int open_model(struct model *m, const char *path, const char *keras)
 {
     memset(m, 0, sizeof *m);
     MGPU_TRY(mgpu_onnx_read(&m->file, path));
+    MGPU_TRY(mgpu_onnx_unrepeat(m->file, true));
     MGPU_TRY(mgpu_onnx_model_new(&m->model, m->file));
     if (keras)
         MGPU_TRY(mgpu_normalizations_fill(m->file, &m->model, keras));
@@ -197,8 +199,8 @@ static void tell_lost(const struct model *m, const char *out)
         n += m->weights->lost[i] && *m->model->all[m->weights->bare[i]]->name != '/';
     if (n && m->model->producer == MGPU_PRODUCER_PYTORCH)
         mgpu_note("%s: %d layer%s no bias in the graph, where one of zeros is left out: if the "
-                  "model has it, load_state_dict wants strict=False (mgpu-train --add-bias puts it "
-                  "back)",
+                  "model has it, load_state_dict wants strict=False (--like FILE.safetensors, or "
+                  "mgpu-train --add-bias, puts it back)",
                   out, n, n == 1 ? " has" : "s have");
 }
 
@@ -210,7 +212,7 @@ static int write_model(struct model *m, const char *in, const char *out, enum mg
                                                .onnx_names = o->names && !strcmp(o->names, "onnx"),
                                                .by_order = o->by_order,
                                                .like = (const char *const[]){o->like, NULL}};
-    if (target != MGPU_TARGET_ONNX)
+    if (target != MGPU_TARGET_ONNX && !o->like)
         tell_lost(m, out);
     MGPU_TRY(mgpu_model_write(&m->source, out, target, &w, &count));
     if (target == MGPU_TARGET_ONNX)

@@ -103,13 +103,13 @@ static int record_optimizer(struct mgpu_trainer *t, struct mgpu_record *r)
 static int record_data(struct mgpu_trainer *t, struct mgpu_record *r)
 {
     const struct {
-        const char *name;
+        const char *name, *option;
         int64_t value;
     } facts[] = {
-        {"samples", t->samples},
-        {"batch", t->batch},
-        {"steps_per_epoch", mgpu_steps_per_epoch(t)},
-        {"shuffle", t->train.batches.order.shuffle},
+        {"samples", "--data: samples for training", t->samples},
+        {"batch", "--batch", t->batch},
+        {"steps_per_epoch", "--steps-per-epoch: updates in an epoch", mgpu_steps_per_epoch(t)},
+        {"shuffle", "--shuffle (1; --no-shuffle is 0)", t->train.batches.order.shuffle},
     };
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
         int64_t before = facts[i].value;
@@ -119,9 +119,9 @@ static int record_data(struct mgpu_trainer *t, struct mgpu_record *r)
         if (t->batch_in_epoch)
             return mgpu_fail(MGPU_EINVALID,
                              "it stands within an epoch of other data: %s: %lld there, %lld now",
-                             facts[i].name, (long long)before, (long long)facts[i].value);
-        mgpu_note("%s: %lld now; in the run before %lld", facts[i].name, (long long)facts[i].value,
-                  (long long)before);
+                             facts[i].option, (long long)before, (long long)facts[i].value);
+        mgpu_note("%s: %lld now; in the run before %lld", facts[i].option,
+                  (long long)facts[i].value, (long long)before);
     }
     return 0;
 }

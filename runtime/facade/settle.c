@@ -1,4 +1,5 @@
 /* What a person said, turned into what the parts understand. */
+#include "importer/onnx_repeat.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/cuda.h"
@@ -164,6 +165,7 @@ int mgpu_settle_model(struct mgpu_trainer *t)
     MGPU_TRY(settle_dropout(t));
     MGPU_TRY(settle_momentum(t));
     MGPU_TRY(mgpu_onnx_read(&t->file, t->path));
+    MGPU_TRY(mgpu_onnx_unrepeat(t->file, true));
     MGPU_TRY(mgpu_onnx_model_new(&t->model, t->file));
     if (o->classes)
         MGPU_TRY(mgpu_new_head(t));

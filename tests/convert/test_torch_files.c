@@ -6,6 +6,8 @@
 #include "tests/support/tiny.h"
 #include "tests/test.h"
 
+#include <math.h>
+
 #define FILES "tests/convert/files/torch/"
 
 static char line[256], told[4096];
@@ -205,6 +207,71 @@ static void test_constants(void)
     CHECK_OK(weights_start(model, &o, names, &first));
 }
 
+/* What TorchScript numbers and no tensor fits it computed, which is said with the way out; where
+ * several fit, none is proposed as the one. */
+static void check_unnamed(void)
+{
+    static const char text[] = "producer pytorch\ninput x float N 4 4\n"
+                               "init onnx::MatMul_8 float 4 4 = normal 1\n"
+                               "init onnx::MatMul_9 float 4 4 = normal 2\n"
+                               "init onnx::Add_7 float 1 2 4 = normal 3\n"
+                               "a = MatMul(x, onnx::MatMul_8) name=\"/MatMul\"\n"
+                               "b = MatMul(a, onnx::MatMul_9) name=\"/MatMul_1\"\n"
+                               "c = %s\n"
+                               "output c float\n";
+    const char *model = tiny_path("unnamed.onnx"), *file = tiny_path("unnamed.safetensors");
+    const struct mgpu_convert_options none = {0}, into = {.model = model};
+    char filled[1024];
+    make_onnx_file(file, "producer pytorch\ninput x float N 4\ninit p float 4 4 = normal 4\n"
+                         "init q float 4 4 = normal 5\na = MatMul(x, p)\nb = MatMul(a, q)\n"
+                         "output b float\n");
+    CHECK_OK(weights_convert(line, file, tiny_path("pq.safetensors"), &none));
+    snprintf(filled, sizeof filled, text, "Relu(b)");
+    make_onnx_file(model, filled);
+    CHECK(weights_convert(line, tiny_path("pq.safetensors"), tiny_path("out.onnx"), &into) < 0);
+    CHECK_(strstr(mgpu_error(), "it may be 'p' or 'q', which --map has to say"), "%s",
+           mgpu_error());
+    snprintf(filled, sizeof filled, text, "Add(b, onnx::Add_7) name=\"/Add\"");
+    make_onnx_file(model, filled);
+    CHECK(weights_convert(line, tiny_path("pq.safetensors"), tiny_path("out.onnx"), &into) < 0);
+    CHECK_(strstr(mgpu_error(), "'onnx::Add_7' [1,2,4] of the model is not in it (the exporter "
+                                "computed it of parameters)") &&
+               strstr(mgpu_error(), "do_constant_folding=False, leaves the model's own)"),
+           "%s", mgpu_error());
+}
+
+/* The class token of the export's batch, trained with another: after two steps as PyTorch has it,
+ * on one rank and on two. */
+static void check_class_token(void)
+{
+    static const double want[] = {0.6485741,  0.264978,   0.06036623, 0.6203467,
+                                  -0.4725294, -0.1863975, -1.517033,  0.3596448};
+    struct tiny_weight cls = {"cls", 8};
+    float x[8 * 32];
+    int64_t label[8];
+    for (int i = 0; i < 8 * 32; i++)
+        x[i] = (float)(i * 7 % 11 - 5) / 5;
+    for (int i = 0; i < 8; i++)
+        label[i] = i % 3;
+    struct mgpu_options o = MGPU_OPTIONS;
+    o.data = tiny_list(tiny_data("x", MGPU_FLOAT, 3, (const int64_t[]){8, 4, 8}, x),
+                       tiny_data("label", MGPU_INT64, 1, (const int64_t[]){8}, label), NULL);
+    o.loss = tiny_list("cross_entropy", NULL);
+    o.optimizer = "sgd,lr=0.25";
+    o.batch = 4;
+    o.epochs = 1;
+    o.shuffle = false;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        struct tiny_result r;
+        o.devices = ranks == 2 ? "cpu:0,cpu:1" : "cpu:0";
+        o.strategy = ranks == 2 ? "data" : "single";
+        tiny_train(&r, FILES "class_token_dy.onnx", &o, &cls, 1);
+        CHECK_(r.rc == 0 && r.steps == 2, "%s", r.error);
+        for (int i = 0; i < 8; i++)
+            CHECK_(fabs(r.weight[i] - want[i]) < 1e-6, "%d ranks: %.9g", ranks, r.weight[i]);
+    }
+}
+
 int main(void)
 {
     tiny_begin();
@@ -214,6 +281,17 @@ int main(void)
     check_file("widths_bias_ts", "");
     check_file("widths_ts", "taken for PyTorch's MultiheadAttention");
     check_file("no_bias_ts", "taken for PyTorch's MultiheadAttention");
+    check_file("no_affine_layer_dy",
+               ""); /* fresh: the ones of three normalisations, of which one */
+    check_file("no_affine_group_dy", ""); /* has no scale of its own, are stored once */
+    check_file("class_token_dy", "of 'pos.weight' the export has [5,8]");
+    check_file("class_token_one_dy", "'expand' [1,1,8] repeats 'cls' [1,1,8]");
+    check_computed(
+        "positions_dy", "of 'pos.weight' the export has [5,8]",
+        "the model wants [5,8] ('embedding', of which the exporter kept what the example "
+        "needed) (torch.onnx.export with optimize=False");
+    check_class_token();
+    check_unnamed();
     check_file("group_norm_ts", "'1.weight' and 1 more are the names of the modules");
     check_file("group_norm_dy", "");
     check_computed("products_ts", "what 'onnx::MatMul_8' and 1 more are called in PyTorch",

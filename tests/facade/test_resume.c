@@ -424,10 +424,10 @@ static void test_refused(void)
     refused(model, &o, "it has 'w1:");
     o.freeze = NULL;
     o.batch = 4;
-    refused(model, &o, "it stands within an epoch of other data: batch: 3 there, 4 now");
+    refused(model, &o, "it stands within an epoch of other data: --batch: 3 there, 4 now");
     o.batch = 3;
     o.shuffle = false;
-    refused(model, &o, "shuffle: 1 there, 0 now");
+    refused(model, &o, "--shuffle (1; --no-shuffle is 0): 1 there, 0 now");
     o.shuffle = true;
     o.precision = "f64";
     refused(model, &o, "float [");
@@ -496,7 +496,7 @@ static void test_notes(void)
                          "'adam,lr=0.01,decay=0.1'\n"),
            "%s", noted);
     CHECK(strstr(noted, "--clip-norm is '2' now; in the run before it was '0'\n"));
-    CHECK(strstr(noted, "batch: 4 now; in the run before 3\n"));
+    CHECK(strstr(noted, "--batch: 4 now; in the run before 3\n"));
     CHECK(strstr(noted, "--scale is 'x=2' now; in the run before it was ''\n"));
     CHECK(strstr(noted, "--reduce-lr is 'patience=1' now; in the run before it was ''\n"));
     CHECK(strstr(noted, "--seed 9: the seed stays 5"));

@@ -238,6 +238,38 @@ static void check_of_code(void)
     }
 }
 
+/* What dynamo lists as a buffer is not trained, nor what spectral norm keeps beside a weight; a
+ * number of the code that it lists as nothing is in no file of weights. */
+static void check_buffers(void)
+{
+    static const char key[] = "pkg.torch.export.graph_signature.InputSpec.persistent";
+    static const char *const said[][2] = {
+        {"l.weight_orig", "None"}, {"pe", "True"}, {"table", "False"}, {"gain", "None"}};
+    Onnx__ModelProto *m = begin("pytorch");
+    matrix(m, "l.weight_orig", 8, 8, 1);
+    matrix(m, "pe", 8, 8, 2);
+    matrix(m, "table", 8, 8, 3);
+    matrix(m, "l.weight_u", 1, 8, 4);
+    tensor(m, "gain", 0, 0, 0, 0, 2);
+    tensor(m, "max_val", 0, 0, 0, 0, 6);
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        Onnx__ValueInfoProto *v = build_value(said[i][0]);
+        BUILD_APPEND(v->metadata_props, v->n_metadata_props, entry(key, said[i][1]));
+        BUILD_APPEND(m->graph->value_info, m->graph->n_value_info, v);
+    }
+    node(m, "MatMul", "x l.weight_orig", "a", "", "l");
+    node(m, "Add", "a pe", "b", "", "m");
+    node(m, "Mul", "b table", "c", "", "m");
+    node(m, "Mul", "c l.weight_u", "d", "", "l");
+    node(m, "Mul", "d gain", "e", "", "m");
+    node(m, "Mul", "e max_val", "y", "", "m");
+    identify(m);
+    CHECK(weights_with(MGPU_ROLE_TRAINED) == 1);
+    CHECK_ROLE("pe", "constant");
+    CHECK_ROLE("l.weight_u", "constant");
+    CHECK(is_held("pe") && is_held("gain") && !is_held("table") && !is_held("max_val"));
+}
+
 /* The points that affine_grid moves are no weight; with one of them elsewhere they may be. */
 static void check_base_grid(void)
 {
@@ -420,6 +452,7 @@ int main(void)
     check_rotary();
     check_bounds();
     check_of_code();
+    check_buffers();
     check_base_grid();
     check_patterns();
     check_merged_patterns();

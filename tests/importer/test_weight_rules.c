@@ -150,6 +150,36 @@ static void check_no_affine(void)
     CHECK(at("p", 1) < 0 && at("p", 2) < 0 && at("p", 3) >= 0 && at("p", 4) >= 0);
 }
 
+/* The same, where they are stored as those of a normalisation that has them: dynamo's record of the
+ * call tells. */
+static void check_recorded(void)
+{
+    static const struct {
+        const char *call;
+        bool own; /* of scale and shift, the one that was given */
+    } rows[] = {
+        {"layer_norm.default](args = (%x, [4, (2, 3)], None, None, 1e-05), kwargs = {})", false},
+        {"layer_norm.default](args = (%x, [4], %p_n_weight, None, 1e-05), kwargs = {})", true},
+        {"instance_norm.default](args = (%x, None, None, None, None, True), kwargs = {})", false},
+        {"_native_batch_norm_legit_no_training.default](args = (%x, None, None), ", false},
+        {"layer_norm.default](args = (%x", true},
+        {"relu.default](args = (%x, None, None, None, None), kwargs = {})", true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Onnx__ModelProto *m = begin("pytorch");
+        ones(m, "m.weight", 4);
+        node(m, "LayerNormalization", "x m.weight", "p", "", "n");
+        note_entry(m->graph->node[0], "pkg.torch.onnx.fx_node",
+                   mgpu_arena_format(build_arena,
+                                     "%%n : [num_users=1] = "
+                                     "call_function[target=torch.ops.aten.%s",
+                                     rows[i].call));
+        node(m, "LayerNormalization", "p m.weight", "y", "", "m");
+        identify(m);
+        CHECK_((at("p", 1) >= 0) == rows[i].own && at("y", 1) >= 0, "%s", rows[i].call);
+    }
+}
+
 static bool lost(const char *name, bool *bare)
 {
     *bare = false;
@@ -334,6 +364,7 @@ int main(void)
     check_dynamo();
     check_two_names();
     check_no_affine();
+    check_recorded();
     check_lost_biases();
     check_folded_norm();
     check_folded_dense();

@@ -437,7 +437,7 @@ int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, bool tf32, int replicas
         rc = open_rank(all, r);
     if (rc == 0)
         rc = make_events(&all->rank[0], all->done, MGPU_GPU_RUNS);
-    for (int r = 0; r < all->count && rc < 0; r++)
+    for (int r = 0; r < replicas * places && rc < 0; r++) /* `all` goes with the last one */
         free_engine(out[r]);
     return rc;
 }

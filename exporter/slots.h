@@ -42,6 +42,9 @@ bool mgpu_slot_is_square(const char *slot);
 /* The learning rate that a Keras file has beside it; NAN: none. */
 int mgpu_checkpoint_rate(double *out, const struct mgpu_checkpoint *c);
 
+/* Whether its store has the learning rate as a variable of the optimizer, as Keras 3's has. */
+bool mgpu_checkpoint_keeps_rate(const struct mgpu_checkpoint *c);
+
 /* The updates that the optimizer has done; where the file does not say, what does as well. It is an
  * error where nothing does. */
 int mgpu_checkpoint_updates(int64_t *out, const struct mgpu_checkpoint *c);

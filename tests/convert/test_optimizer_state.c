@@ -198,6 +198,25 @@ static void test_kinds(void)
                 "Keras wants the learning rate");
 }
 
+/* tf_keras's optimizers keep no learning rate: behind the count come the arrays. */
+static void test_tf_keras(void)
+{
+    static const struct {
+        const char *file;
+        int arrays;
+    } files[] = {{STATES "tf_adam.keras", 9}, {STATES "tf_sgd.keras", 5}};
+    struct mgpu_convert_options o = {.model = STATES "model.onnx", .optimizer_state = true};
+    const char *store = build_text(build_path("tf.weights.h5"));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        o.like = files[i].file;
+        CHECK_OK(weights_convert(line, files[i].file, store, &o));
+        CHECK_(same_in_both(files[i].file, store) == files[i].arrays, "%s: %d", files[i].file,
+               same_in_both(files[i].file, store));
+    }
+    CHECK_OK(weights_convert(line, STATES "sgd.keras", store, &o)); /* it has no velocities */
+    CHECK(rank_of(store, "/optimizer/vars/1") == 2 && rank_of(store, "/optimizer/vars/4") == 1);
+}
+
 /* A run with a schedule gives what Keras takes with one, unless a file says otherwise. */
 static void test_scheduled(void)
 {
@@ -362,6 +381,7 @@ int main(void)
     test_through_model();
     test_init();
     test_kinds();
+    test_tf_keras();
     test_scheduled();
     test_goes_on("adam,lr=0.1");
     test_goes_on("adam,lr=0.1,amsgrad,decay=0.1,style=keras2");

@@ -288,6 +288,13 @@ int mgpu_checkpoint_state_count(const struct mgpu_checkpoint *c)
     return n;
 }
 
+int mgpu_checkpoint_state_check(const struct mgpu_checkpoint *c)
+{
+    return c->lost ? mgpu_fail(MGPU_EINVALID, "%s is damaged: '%s', which the run wrote, is lost",
+                               c->path, c->lost)
+                   : 0;
+}
+
 bool mgpu_checkpoint_only_counts(const struct mgpu_checkpoint *c)
 {
     bool only = c->updates >= 0;

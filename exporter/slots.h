@@ -32,6 +32,9 @@ int mgpu_checkpoint_state_count(const struct mgpu_checkpoint *c);
 /* Whether all that it has of one is the count of updates, as of plain SGD. */
 bool mgpu_checkpoint_only_counts(const struct mgpu_checkpoint *c);
 
+/* MGPU_EINVALID where a run wrote more of it than the file has. */
+int mgpu_checkpoint_state_check(const struct mgpu_checkpoint *c);
+
 /* What PyTorch calls the slot, and whether it counts updates beside it. */
 const char *mgpu_slot_torch_name(const char *slot);
 bool mgpu_slot_torch_counts(const char *slot);

@@ -72,6 +72,7 @@ struct mgpu_checkpoint {
     bool scheduled;        /* its optimizer's learning rate follows a schedule */
     double rate_scale;     /* what a run has made of its learning rate */
     const char *unwrapped; /* "wrapper model_1 removed", ...; NULL: nothing was */
+    const char *lost;      /* of a run: an optimizer's array that a damaged file has no more */
     int updates;           /* the tensor that counts the optimizer's updates; -1: none */
     bool renumbered;       /* the wrapper may have put "_1" behind each layer's name */
     void *state;

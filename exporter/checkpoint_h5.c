@@ -6,6 +6,7 @@
 #include "exporter/architecture.h"
 #include "exporter/run_state.h"
 #include "exporter/slots.h"
+#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/data/h5_reader.h"
 
@@ -27,15 +28,30 @@ struct h5_place {
 
 /* ---- Contents -------------------------------------------------------------------------------- */
 
+/* The count of updates is what the record says, or there is none to compare with. */
+static int check_updates(struct mgpu_record *r, const struct mgpu_array *a)
+{
+    int64_t step, before;
+    if (!mgpu_record_has(r, "step") || !mgpu_record_has(r, "updates_before"))
+        return 0;
+    MGPU_TRY(mgpu_record_int(r, "step", &step));
+    MGPU_TRY(mgpu_record_int(r, "updates_before", &before));
+    if (mgpu_array_count(a) == 1 &&
+        mgpu_get_double(a->data, a->type, 0) == (double)step + (double)before)
+        return 0;
+    return mgpu_fail(MGPU_EINVALID, "the contents are damaged: the run did not write this number");
+}
+
 static int load_h5(const struct mgpu_checkpoint *c, const struct mgpu_checkpoint_tensor *t,
                    struct mgpu_array *to)
 {
     const struct h5_place *place = t->place;
-    const struct h5_state *s = c->state;
+    struct h5_state *s = c->state;
     MGPU_TRY(mgpu_h5_reader_read(place->file, place->path, MGPU_WHOLE, 0, 0, to->data,
                                  (size_t)mgpu_array_count(to) * mgpu_dtype_size(to->type)));
-    bool summed = c->run && strcmp(t->name, MGPU_SLOT_UPDATES) != 0;
-    return summed ? mgpu_run_array_check(&s->record, t->name, to) : 0;
+    return !c->run                              ? 0
+           : strcmp(t->name, MGPU_SLOT_UPDATES) ? mgpu_run_array_check(&s->record, t->name, to)
+                                                : check_updates(&s->record, to);
 }
 
 static void close_h5(struct mgpu_checkpoint *c)
@@ -229,6 +245,34 @@ static int read_run(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file)
     }
 }
 
+/* The first array of a kind that the run wrote and the file has no more; NULL: it has all. */
+static int find_lost(const char **out, struct mgpu_checkpoint *c, const char *kind)
+{
+    struct h5_state *s = c->state;
+    struct mgpu_names *names = mgpu_names_new(c->arena);
+    for (int i = 0; i < c->count; i++)
+        mgpu_names_set(names, c->tensor[i].name, c);
+    *out = NULL;
+    for (int i = 0; !*out; i++) {
+        const char *field = mgpu_arena_format(c->arena, "%s.%d", kind, i), *name;
+        if (!mgpu_record_has(&s->record, field))
+            return 0;
+        MGPU_TRY(mgpu_record_text(&s->record, field, &name));
+        if (!mgpu_names_get(names, name))
+            *out = name;
+    }
+    return 0;
+}
+
+static int check_lost(struct mgpu_checkpoint *c)
+{
+    const char *weight;
+    MGPU_TRY(find_lost(&weight, c, "weight"));
+    if (weight)
+        return mgpu_fail(MGPU_EINVALID, "damaged: '%s', which the run wrote, is lost", weight);
+    return find_lost(&c->lost, c, "state");
+}
+
 static int read_weights(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file)
 {
     struct mgpu_checkpoint_tensor *t;
@@ -251,6 +295,7 @@ static int read_weights(struct mgpu_checkpoint *c, struct mgpu_h5_reader *file)
         MGPU_TRY(mgpu_record_real(&s->record, "optimizer.lr_scale", &c->rate_scale));
     }
     MGPU_TRY(read_run(c, file));
+    MGPU_TRY(check_lost(c));
     return add_set(&t, c, file, MGPU_RUN_GROUP "/updates", MGPU_SLOT_UPDATES);
 }
 

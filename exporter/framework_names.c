@@ -571,9 +571,10 @@ static bool is_all_zero(const struct mgpu_array *a)
     return zero;
 }
 
-/* Zeros that the exporter made may have been trained, and the file that is followed has no place
- * for them. */
-static int check_left(const struct mgpu_framework_arrays *a, const struct mgpu_model_source *s)
+/* Zeros that the exporter made may have been trained (or, where training is yet to come, may be),
+ * and the file that is followed has no place for them. */
+static int check_left(const struct mgpu_framework_arrays *a, const struct mgpu_model_source *s,
+                      bool before)
 {
     for (int i = 0; a->match && i < a->variables->count; i++) {
         const struct mgpu_variable *x = &a->variables->variable[i];
@@ -581,13 +582,15 @@ static int check_left(const struct mgpu_framework_arrays *a, const struct mgpu_m
         if (a->match->tensor[i] >= 0 || !mgpu_variable_is_zero_bias(a->variables, i))
             continue;
         MGPU_TRY(s->contents(s->context, x->weight, x->holder, &whole));
-        bool zero = is_all_zero(&whole);
+        bool moves = before && s->weights->weight[x->weight].role == MGPU_ROLE_TRAINED &&
+                     s->changed(s->context, x->weight);
+        bool stays = is_all_zero(&whole) && !moves;
         mgpu_array_free(&whole);
-        if (!zero)
+        if (!stays)
             return mgpu_fail(MGPU_EINVALID,
-                             "'%s' was trained, and '%s' in %s has no bias: train with --freeze "
+                             "'%s' %s trained, and '%s' in %s has no bias: train with --freeze "
                              "'%s'",
-                             mgpu_variable_initializer(a->variables, i),
+                             mgpu_variable_initializer(a->variables, i), moves ? "is" : "was",
                              a->variables->layer[x->layer].path, a->like->path,
                              mgpu_variable_initializer(a->variables, i));
     }
@@ -598,7 +601,7 @@ int mgpu_framework_arrays_fill(struct mgpu_framework_arrays *a,
                                const struct mgpu_model_source *source)
 {
     int added = 0, rounded = 0;
-    MGPU_TRY(check_left(a, source));
+    MGPU_TRY(check_left(a, source, false));
     for (int i = 0; i < a->count; i++) {
         enum mgpu_tail tail;
         MGPU_TRY(fill(a, source, i, &tail));
@@ -609,6 +612,21 @@ int mgpu_framework_arrays_fill(struct mgpu_framework_arrays *a,
         mgpu_note("%d recurrent bias%s the sum of the graph's two halves, as Keras has one (%s); "
                   "coming back, one half is the sum and the other is zero",
                   added, added == 1 ? " is" : "es are each", rounded ? "rounded" : "exact");
+    return 0;
+}
+
+int mgpu_framework_arrays_check(struct mgpu_framework_arrays *a,
+                                const struct mgpu_model_source *source, enum mgpu_target target)
+{
+    MGPU_TRY(check_left(a, source, true));
+    for (int i = 0; i < a->count; i++) {
+        enum mgpu_tail tail;
+        int rc = fill(a, source, i, &tail);
+        if (rc == 0)
+            rc = mgpu_target_check(target, &a->array[i]);
+        mgpu_array_free(&a->array[i].array);
+        MGPU_TRY(rc);
+    }
     return 0;
 }
 

@@ -37,6 +37,9 @@ int mgpu_framework_state(struct mgpu_framework_arrays *a, const struct mgpu_mode
                          enum mgpu_target target);
 int mgpu_framework_arrays_fill(struct mgpu_framework_arrays *a,
                                const struct mgpu_model_source *source);
+/* Before training: whether they can be filled in and written after it, as far as can be known. */
+int mgpu_framework_arrays_check(struct mgpu_framework_arrays *a,
+                                const struct mgpu_model_source *source, enum mgpu_target target);
 void mgpu_framework_arrays_free(struct mgpu_framework_arrays *arrays);
 
 /* Keras files from a model of PyTorch and the like are in Keras's layouts only when a Keras file is

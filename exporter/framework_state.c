@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 /* The slot of a weight, in the layout of its holder; 0: there is none, else 1. */
 static int slot_of(struct mgpu_array *whole, const struct mgpu_model_source *s, int weight,
@@ -85,11 +86,27 @@ static bool is_torch(const struct mgpu_framework_arrays *a, bool store)
     return !store && a->variables && a->variables->family == MGPU_FAMILY_TORCH;
 }
 
+/* tf_keras's SGD has velocities without a momentum, too, and does not look at them then. */
+static bool has_idle(const struct mgpu_framework_arrays *a, int i, const char *slot)
+{
+    bool has = false;
+    for (int k = 0; a->like && k < a->like->count && !has; k++) {
+        const struct mgpu_checkpoint_tensor *t = &a->like->tensor[k];
+        has = t->slot && !strcmp(t->slot, slot) && t->slot_of == a->from[i].tensor;
+    }
+    return has && !strcmp(slot, "velocity");
+}
+
 static int add_slot(struct mgpu_framework_arrays *a, int i, const struct mgpu_model_source *s,
                     const char *slot, bool store, int *index)
 {
     struct mgpu_array array = {0};
     int rc = take_slot(&array, a, i, s, slot);
+    if (rc == 0 && store && has_idle(a, i, slot)) {
+        const struct mgpu_array *x = &a->array[i].array;
+        rc = mgpu_array_init(&array, MGPU_FLOAT, x->rank, x->dims, slot);
+        rc = rc < 0 ? rc : 1;
+    }
     const char *weight = a->array[i].name;
     const char *name = is_torch(a, store) ? mgpu_slot_torch_name(slot) : slot;
     if (rc > 0)
@@ -130,23 +147,27 @@ static int add_slots(struct mgpu_framework_arrays *a, const struct mgpu_model_so
     return added;
 }
 
-/* Keras's optimizer keeps no learning rate where that follows a schedule: the file that is followed
- * says whether it does, else the run that the state is of. */
-static bool is_scheduled(const struct mgpu_framework_arrays *a, const struct mgpu_model_source *s)
+/* Keras 3's optimizer keeps the learning rate beside the count, unless it follows a schedule;
+ * tf_keras's never does. The file that is followed says so, else the run that the state is of. */
+static bool keeps_rate(const struct mgpu_framework_arrays *a, const struct mgpu_model_source *s)
 {
     if (a->like && a->like->updates >= 0)
-        return a->like->scheduled;
+        return mgpu_checkpoint_keeps_rate(a->like);
+    if (a->like)
+        mgpu_note("%s is of a model without an optimizer: the state is written as Keras 3 has it, "
+                  "and tf_keras skips it",
+                  a->like->path);
     if (s->state->scheduled)
         mgpu_note("the learning rate followed a schedule: Keras takes the optimizer's state where "
                   "the model is compiled with a LearningRateSchedule; for one that is compiled "
                   "with a number, give --like FILE.keras, saved from it");
-    return s->state->scheduled;
+    return !s->state->scheduled;
 }
 
 int mgpu_framework_state(struct mgpu_framework_arrays *a, const struct mgpu_model_source *s,
                          enum mgpu_target target)
 {
-    bool store = target == MGPU_TARGET_KERAS_STORE, rated = store && !is_scheduled(a, s);
+    bool store = target == MGPU_TARGET_KERAS_STORE, rated = store && keeps_rate(a, s);
     int count = a->count;
     if (rated && isnan(s->state->rate))
         return mgpu_fail(MGPU_EINVALID, "Keras wants the learning rate beside the optimizer's "

@@ -85,6 +85,18 @@ int mgpu_h5_out_string(hid_t object, const char *name, const char *string)
     return rc;
 }
 
+/* Of variable length, which h5py gives as str: that is what Keras compares with one. */
+static int write_text(hid_t object, const char *name, const char *text)
+{
+    hid_t type = H5Tcopy(H5T_C_S1), space = H5Screate(H5S_SCALAR);
+    H5Tset_size(type, H5T_VARIABLE);
+    H5Tset_cset(type, H5T_CSET_UTF8);
+    int rc = write_attribute(object, name, type, space, &text);
+    H5Sclose(space);
+    H5Tclose(type);
+    return rc;
+}
+
 static int write_piece(hid_t object, const char *name, const char *const *strings, int count,
                        size_t width)
 {
@@ -111,7 +123,7 @@ int mgpu_h5_out_array(struct mgpu_h5_out *out, const char *name, const struct mg
     if (rc == 0 && true_name)
         rc = mgpu_h5_out_string(set, "name", true_name);
     if (rc == 0 && a->type == MGPU_BFLOAT16)
-        rc = mgpu_h5_out_string(set, "dtype", "bfloat16");
+        rc = write_text(set, "dtype", "bfloat16");
     if (set >= 0)
         H5Dclose(set);
     H5Tclose(type);

@@ -132,19 +132,14 @@ static int write_npz(const char *path, const struct mgpu_named_array *arrays, in
 {
     struct mgpu_prediction_output *outputs = mgpu_xcalloc((size_t)count + 1, sizeof *outputs);
     struct mgpu_predictions *p;
-    int rc = 0;
-    for (int i = 0; i < count && rc == 0; i++) {
+    for (int i = 0; i < count; i++) {
         const struct mgpu_array *a = &arrays[i].array;
         outputs[i] = (struct mgpu_prediction_output){arrays[i].name, a->type, a->rank, {0}, 0};
         memcpy(outputs[i].dims, a->dims, sizeof outputs[i].dims);
         if (a->rank == 0)
             outputs[i].dims[0] = 1;
-        if (a->type == MGPU_BFLOAT16)
-            rc = mgpu_fail(MGPU_EUNSUPPORTED, "%s: '%s' is bfloat16, which npz does not hold", path,
-                           arrays[i].name);
     }
-    if (rc == 0)
-        rc = mgpu_predictions_open_npz(&p, path, outputs, count);
+    int rc = mgpu_predictions_open_npz(&p, path, outputs, count);
     if (rc == 0) {
         for (int i = 0; i < count && rc == 0; i++)
             rc = mgpu_predictions_write(p, i, 0, outputs[i].dims[0], arrays[i].array.data);
@@ -154,9 +149,18 @@ static int write_npz(const char *path, const struct mgpu_named_array *arrays, in
     return rc;
 }
 
+int mgpu_target_check(enum mgpu_target target, const struct mgpu_named_array *a)
+{
+    if (target == MGPU_TARGET_NPZ && a->array.type == MGPU_BFLOAT16)
+        return mgpu_fail(MGPU_EUNSUPPORTED, "'%s' is bfloat16, which npz does not hold", a->name);
+    return 0;
+}
+
 int mgpu_arrays_write(const char *path, enum mgpu_target target,
                       const struct mgpu_named_array *arrays, int count)
 {
+    for (int i = 0; i < count; i++)
+        MGPU_TRY(mgpu_prefix(mgpu_target_check(target, &arrays[i]), "%s", path));
     return target == MGPU_TARGET_KERAS_H5      ? mgpu_keras_h5_write(path, arrays, count)
            : target == MGPU_TARGET_KERAS_STORE ? mgpu_keras_store_write(path, arrays, count)
            : target == MGPU_TARGET_SAFETENSORS ? mgpu_safetensors_write(path, arrays, count)
@@ -191,8 +195,9 @@ int mgpu_model_write_check(const struct mgpu_model_source *from, const char *pat
     if (target == MGPU_TARGET_ONNX)
         return 0;
     MGPU_TRY(mgpu_prefix(mgpu_framework_arrays_new(&named, from, target, options), "%s", path));
+    int rc = mgpu_prefix(mgpu_framework_arrays_check(named, from, target), "%s", path);
     mgpu_framework_arrays_free(named);
-    return 0;
+    return rc;
 }
 
 /* ---- A model's own weights ------------------------------------------------------------------- */

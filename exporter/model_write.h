@@ -53,13 +53,16 @@ int mgpu_model_write(const struct mgpu_model_source *source, const char *path,
                      enum mgpu_target target, const struct mgpu_model_write_options *options,
                      int *count);
 
-/* All of that but the writing. */
+/* All of that but the writing, before training: which of the weights it will change, counts. */
 int mgpu_model_write_check(const struct mgpu_model_source *source, const char *path,
                            enum mgpu_target target, const struct mgpu_model_write_options *options);
 
 /* Arrays that are not a model's; `target` is none of ONNX and Keras 3. */
 int mgpu_arrays_write(const char *path, enum mgpu_target target,
                       const struct mgpu_named_array *arrays, int count);
+
+/* MGPU_EUNSUPPORTED where that kind of file cannot hold the array. */
+int mgpu_target_check(enum mgpu_target target, const struct mgpu_named_array *array);
 
 /* The contents that weights have of themselves: for mgpu_model_source. `context` is the source. */
 int mgpu_model_own_contents(void *context, int weight, int holder, struct mgpu_array *out);

@@ -288,6 +288,13 @@ int mgpu_checkpoint_state_count(const struct mgpu_checkpoint *c)
     return n;
 }
 
+int mgpu_checkpoint_state_check(const struct mgpu_checkpoint *c)
+{
+    return c->lost ? mgpu_fail(MGPU_EINVALID, "%s is damaged: '%s', which the run wrote, is lost",
+                               c->path, c->lost)
+                   : 0;
+}
+
 bool mgpu_checkpoint_only_counts(const struct mgpu_checkpoint *c)
 {
     bool only = c->updates >= 0;
@@ -310,13 +317,25 @@ static double configured_rate(const struct mgpu_checkpoint *c)
     return out;
 }
 
+static bool is_rate(const struct mgpu_checkpoint_tensor *t)
+{
+    return !strcmp(t->name, "/optimizer/vars/1") && !t->rank && mgpu_is_float(t->type);
+}
+
+bool mgpu_checkpoint_keeps_rate(const struct mgpu_checkpoint *c)
+{
+    bool keeps = false;
+    for (int i = 0; i < c->count && !keeps; i++)
+        keeps = is_rate(&c->tensor[i]);
+    return keeps;
+}
+
 int mgpu_checkpoint_rate(double *out, const struct mgpu_checkpoint *c)
 {
     *out = c->kind == MGPU_CHECKPOINT_KERAS_MODEL ? configured_rate(c) : NAN;
     for (int i = 0; i < c->count; i++) {
-        const struct mgpu_checkpoint_tensor *t = &c->tensor[i];
         struct mgpu_array a;
-        if (strcmp(t->name, "/optimizer/vars/1") || t->rank || !mgpu_is_float(t->type))
+        if (!is_rate(&c->tensor[i]))
             continue;
         MGPU_TRY(mgpu_checkpoint_load(c, i, &a));
         *out = mgpu_get_double(a.data, a.type, 0);

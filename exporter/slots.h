@@ -32,6 +32,9 @@ int mgpu_checkpoint_state_count(const struct mgpu_checkpoint *c);
 /* Whether all that it has of one is the count of updates, as of plain SGD. */
 bool mgpu_checkpoint_only_counts(const struct mgpu_checkpoint *c);
 
+/* MGPU_EINVALID where a run wrote more of it than the file has. */
+int mgpu_checkpoint_state_check(const struct mgpu_checkpoint *c);
+
 /* What PyTorch calls the slot, and whether it counts updates beside it. */
 const char *mgpu_slot_torch_name(const char *slot);
 bool mgpu_slot_torch_counts(const char *slot);
@@ -41,6 +44,9 @@ bool mgpu_slot_is_square(const char *slot);
 
 /* The learning rate that a Keras file has beside it; NAN: none. */
 int mgpu_checkpoint_rate(double *out, const struct mgpu_checkpoint *c);
+
+/* Whether its store has the learning rate as a variable of the optimizer, as Keras 3's has. */
+bool mgpu_checkpoint_keeps_rate(const struct mgpu_checkpoint *c);
 
 /* The updates that the optimizer has done; where the file does not say, what does as well. It is an
  * error where nothing does. */

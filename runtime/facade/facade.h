@@ -337,6 +337,8 @@ void *mgpu_best_at(const struct mgpu_trainer *t, int rank, const struct mgpu_sto
 int mgpu_check_finite(const struct mgpu_trainer *t);
 /* Whether mgpu_save knows the kind of file by its name. */
 int mgpu_check_save_name(const char *path);
+/* Whether the files of weights of --checkpoint can be written, as mgpu_check_save. */
+int mgpu_check_checkpoint(struct mgpu_trainer *t);
 
 /* ---- epochs.c: what happens when epochs end ---- */
 int mgpu_settle_epochs(struct mgpu_trainer *t);

@@ -123,6 +123,18 @@ static struct mgpu_model_write_options write_options(const struct mgpu_trainer *
                                              .like = t->options.like};
 }
 
+int mgpu_check_checkpoint(struct mgpu_trainer *t)
+{
+    enum mgpu_target target;
+    const char *path = t->options.checkpoint;
+    const struct mgpu_model_source source = source_of(t);
+    const struct mgpu_model_write_options options = write_options(t);
+    int rc = mgpu_target_of(&target, path, NULL);
+    if (rc == 0)
+        rc = mgpu_model_write_check(&source, path, target, &options);
+    return mgpu_prefix(rc, "--checkpoint");
+}
+
 int mgpu_check_save(struct mgpu_trainer *t, const char *path)
 {
     enum mgpu_target target;

@@ -82,7 +82,8 @@ static int set_up(struct mgpu_trainer *t)
     MGPU_TRY(mgpu_build_programs(t, modes));
     if (trains && t->epochs.stop && t->epochs.stop->restores)
         MGPU_TRY(mgpu_best_allocate(t));
-    return o->resume ? mgpu_resume_restore(t) : 0;
+    MGPU_TRY(o->resume ? mgpu_resume_restore(t) : 0);
+    return trains && o->weights_only ? mgpu_check_checkpoint(t) : 0;
 }
 
 int mgpu_trainer_new(struct mgpu_trainer **out, const char *model,

@@ -138,6 +138,7 @@ static int load_slots(const struct mgpu_match *m, const struct mgpu_weights *wei
 {
     const struct mgpu_checkpoint *c = m->file;
     int any = 0;
+    MGPU_TRY(mgpu_checkpoint_state_check(c));
     for (int i = 0; i < c->count; i++) {
         bool first = c->tensor[i].slot;
         for (int k = 0; first && k < i; k++)
@@ -258,6 +259,7 @@ int mgpu_file_arrays(struct mgpu_named_array **out, int *count, const struct mgp
                          "%s does not say of which class its layers are, as Keras 3's layout must: "
                          "give --model MODEL.onnx",
                          c->path);
+    MGPU_TRY(optimizer_state ? mgpu_checkpoint_state_check(c) : 0);
     *out = mgpu_xcalloc((size_t)c->count + 1, sizeof **out);
     int *order = mgpu_xcalloc((size_t)c->count + 1, sizeof *order), rc = 0;
     int n = list_tensors(order, c, target);

@@ -154,18 +154,20 @@ def export(model, path):
 
 
 def states(folder):
-    """Files of a model that was trained for two updates: an optimizer with three arrays a weight, none, or a schedule."""
+    """Files of a model that was trained for two updates: an optimizer with three arrays a weight, none, or a schedule; of tf_keras."""
     os.makedirs(folder, exist_ok=True)
-    o = k.optimizers
-    for name, optimizer in (("rmsprop", o.RMSprop(0.01, momentum=0.5, centered=True)), ("centered", o.RMSprop(0.01, centered=True)), ("sgd", o.SGD(0.01)),
-                            ("schedule", o.Adam(o.schedules.ExponentialDecay(0.01, 1, 0.9)))):
+    o, new = k.optimizers, k.__name__ == "keras"
+    three = (("rmsprop", o.RMSprop(0.01, momentum=0.5, centered=True)), ("centered", o.RMSprop(0.01, centered=True)), ("sgd", o.SGD(0.01)),
+             ("schedule", o.Adam(o.schedules.ExponentialDecay(0.01, 1, 0.9))))
+    for name, optimizer in three if new else (("tf_adam", o.Adam(0.01)), ("tf_sgd", o.SGD(0.01))):
         k.backend.clear_session()
         model = S([I((2,)), L.Dense(3), L.Dense(2)])
         fill(model, 1)
         model.compile(optimizer, "mse")
         model.fit(np.eye(2), np.eye(2) + 1, batch_size=1, epochs=1, shuffle=False, verbose=0)
         model.save(os.path.join(folder, name + ".keras"))
-    export(model, os.path.join(folder, "model.onnx"))
+    if new:
+        export(model, os.path.join(folder, "model.onnx"))
 
 
 def main():

@@ -372,6 +372,42 @@ static void test_trained_lstm(void)
     mgpu_trainer_free(t);
 }
 
+/* What a file has no place for is told before training: here Keras's LSTM without a bias, of which
+ * the exporter made zeros, in what is saved at the end and after epochs. */
+static void test_before(void)
+{
+    static const char *const layers[] = {"lstm", NULL};
+    static const struct weights_entry weights[] = {
+        {"lstm", "lstm/lstm_cell/kernel:0", 2, {2, 4}, 1},
+        {"lstm", "lstm/lstm_cell/recurrent_kernel:0", 2, {1, 4}, 1}};
+    const char *saved = tiny_path("l.h5");
+    struct mgpu_options o = MGPU_OPTIONS;
+    struct mgpu_trainer *t;
+    make_onnx_file(model, "producer tf2onnx\ninput x float N 3 2\n"
+                          "init W__1 float 1 4 2 = normal 1\ninit R__1 float 1 4 1 = 5 6 7 8\n"
+                          "init B__1 float 1 8 = 0\ninit axis int64 1 = 0\n"
+                          "s = Transpose(x) perm=[1, 0, 2]\n"
+                          "all, last = LSTM(s, W__1, R__1, B__1) hidden_size=1\n"
+                          "y = Squeeze(last, axis)\noutput y float N 1\n");
+    weights_legacy(legacy, layers, weights, 2);
+    o.data = tiny_list(tiny_noise("x", 1, 3, (int64_t[]){6, 3, 2}),
+                       tiny_noise("label", 2, 2, (int64_t[]){6, 1}), NULL);
+    o.loss = tiny_list("mse", NULL);
+    o.batch = 3;
+    o.like = tiny_list(legacy, NULL);
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    CHECK_FAILS(mgpu_check_save(t, saved), "'B__1' is trained, and");
+    mgpu_trainer_free(t);
+    o.checkpoint = tiny_path("l-{epoch}.h5");
+    o.weights_only = true;
+    CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "has no bias: train with --freeze 'B__1'");
+    o.freeze = tiny_list("B__1", NULL);
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    CHECK_OK(mgpu_check_save(t, saved));
+    CHECK_OK(mgpu_save(t, saved));
+    mgpu_trainer_free(t);
+}
+
 /* PyTorch's attention without biases: two products under one name are no Dense. */
 static void test_two_kernels(void)
 {
@@ -467,6 +503,7 @@ int main(void)
     test_joined();
     test_groups();
     test_trained_lstm();
+    test_before();
     test_two_kernels();
     test_halves();
     tiny_end();

@@ -2,9 +2,11 @@
  * (grouped, by multi_gpu_model), tf.keras 2.15 (SGD) and Keras 3 (parameter by parameter) wrote
  * after two updates with a learning rate of 0, where v = 0.001999/0.19^2 m^2; and a run of ours
  * that goes on through npz, safetensors and its own checkpoint. */
+#include "exporter/h5_out.h"
 #include "exporter/model_write.h"
 #include "exporter/run_state.h"
 #include "exporter/slots.h"
+#include "runtime/data/mapped.h"
 #include "tests/convert/weights_check.h"
 #include "tests/onnx_build.h"
 #include "tests/support/tiny.h"
@@ -198,6 +200,25 @@ static void test_kinds(void)
                 "Keras wants the learning rate");
 }
 
+/* tf_keras's optimizers keep no learning rate: behind the count come the arrays. */
+static void test_tf_keras(void)
+{
+    static const struct {
+        const char *file;
+        int arrays;
+    } files[] = {{STATES "tf_adam.keras", 9}, {STATES "tf_sgd.keras", 5}};
+    struct mgpu_convert_options o = {.model = STATES "model.onnx", .optimizer_state = true};
+    const char *store = build_text(build_path("tf.weights.h5"));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        o.like = files[i].file;
+        CHECK_OK(weights_convert(line, files[i].file, store, &o));
+        CHECK_(same_in_both(files[i].file, store) == files[i].arrays, "%s: %d", files[i].file,
+               same_in_both(files[i].file, store));
+    }
+    CHECK_OK(weights_convert(line, STATES "sgd.keras", store, &o)); /* it has no velocities */
+    CHECK(rank_of(store, "/optimizer/vars/1") == 2 && rank_of(store, "/optimizer/vars/4") == 1);
+}
+
 /* A run with a schedule gives what Keras takes with one, unless a file says otherwise. */
 static void test_scheduled(void)
 {
@@ -354,6 +375,50 @@ static void test_goes_on(const char *optimizer)
     }
 }
 
+/* A copy without what the link leads to, or with this layer alone. */
+static void damage(const char *run, const char *lost, const char *layers)
+{
+    struct mgpu_mapped whole;
+    CHECK_OK(mgpu_mapped_open(&whole, run));
+    CHECK_OK(mgpu_atomic_save(build_path("damaged.h5"), whole.data, (size_t)whole.size));
+    mgpu_mapped_close(&whole);
+    mgpu_h5_lock();
+    hid_t file = H5Fopen(build_path("damaged.h5"), H5F_ACC_RDWR, H5P_DEFAULT);
+    if (lost)
+        CHECK(H5Ldelete(file, lost, H5P_DEFAULT) >= 0);
+    if (layers) {
+        CHECK(H5Adelete(file, "layer_names") >= 0);
+        CHECK_OK(mgpu_h5_out_strings(file, "layer_names", &layers, 1));
+    }
+    H5Fclose(file);
+    mgpu_h5_unlock();
+}
+
+/* What a damaged file has lost of a run is told when it is asked for. */
+static void test_damaged(void)
+{
+    const char *run = build_text(build_path("run.h5")), *bad = build_text(build_path("damaged.h5"));
+    const char *out = build_text(build_path("damaged.npz"));
+    const struct mgpu_convert_options alone = {0};
+    int64_t other = 4;
+    damage(run, MGPU_RUN_GROUP "/state/1", NULL);
+    CHECK_FAILS(weights_convert(line, bad, out, &with_state), "which the run wrote, is lost");
+    CHECK_OK(weights_convert(line, bad, out, &alone));
+    damage(run, MGPU_RUN_GROUP "/state", NULL);
+    CHECK_FAILS(weights_convert(line, bad, out, &with_state), "which the run wrote, is lost");
+    damage(run, NULL, "w");
+    CHECK_FAILS(weights_convert(line, bad, out, &alone), "'b', which the run wrote, is lost");
+    damage(run, NULL, NULL);
+    mgpu_h5_lock();
+    hid_t file = H5Fopen(bad, H5F_ACC_RDWR, H5P_DEFAULT),
+          set = H5Dopen2(file, MGPU_RUN_GROUP "/updates", H5P_DEFAULT);
+    CHECK(H5Dwrite(set, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, &other) >= 0);
+    H5Dclose(set);
+    H5Fclose(file);
+    mgpu_h5_unlock();
+    CHECK_FAILS(weights_convert(line, bad, out, &with_state), "did not write this number");
+}
+
 int main(void)
 {
     tiny_begin();
@@ -362,8 +427,10 @@ int main(void)
     test_through_model();
     test_init();
     test_kinds();
+    test_tf_keras();
     test_scheduled();
     test_goes_on("adam,lr=0.1");
+    test_damaged();
     test_goes_on("adam,lr=0.1,amsgrad,decay=0.1,style=keras2");
     test_goes_on("sgd,lr=0.1,momentum=0.9");
     test_goes_on("sgd,lr=0.1,momentum=0.9,style=keras3");

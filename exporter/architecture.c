@@ -298,6 +298,14 @@ static int name_store(struct mgpu_checkpoint *c, struct json_object *model)
     return 0;
 }
 
+const char *mgpu_architecture_unplaced(const struct mgpu_checkpoint *c)
+{
+    for (int i = 0; i < c->count && c->kind == MGPU_CHECKPOINT_KERAS_ARCHIVE; i++)
+        if (c->tensor[i].weight && !c->tensor[i].order)
+            return c->tensor[i].name;
+    return "";
+}
+
 /* ---- The legacy layout's order --------------------------------------------------------------- */
 
 /* What Keras does not train stands last in a model inside. */

@@ -10,6 +10,9 @@
  * of files stay as they are. */
 int mgpu_architecture_name(struct mgpu_checkpoint *c);
 
+/* A weight of a `.keras` whose place among the others its architecture does not tell; "": none. */
+const char *mgpu_architecture_unplaced(const struct mgpu_checkpoint *c);
+
 /* The weights of an ordered store in the order of the legacy layout, where a layer of the model
  * itself (`top`) is one group. `order` has room for all tensors; gives their number. */
 int mgpu_architecture_legacy_order(int *order, const struct mgpu_checkpoint *c);

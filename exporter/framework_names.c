@@ -383,15 +383,6 @@ static void list_legacy_like(struct mgpu_framework_arrays *a)
     }
 }
 
-/* A tensor whose place among the others the architecture does not tell. */
-static const char *without_order(const struct mgpu_checkpoint *c)
-{
-    for (int i = 0; i < c->count; i++)
-        if (c->tensor[i].weight && !c->tensor[i].order)
-            return c->tensor[i].name;
-    return "";
-}
-
 static int check_like(const struct mgpu_checkpoint *c, enum mgpu_target target)
 {
     bool legacy = target == MGPU_TARGET_KERAS_H5;
@@ -410,7 +401,7 @@ static int check_like(const struct mgpu_checkpoint *c, enum mgpu_target target)
         return mgpu_fail(MGPU_EINVALID,
                          "%s does not say where '%s' stands among the weights: a file of the same "
                          "layout (.h5) must be followed",
-                         c->path, without_order(c));
+                         c->path, mgpu_architecture_unplaced(c));
     return mgpu_fail(MGPU_EINVALID, "%s is %s: a file of the same layout must be followed%s",
                      c->path, mgpu_checkpoint_kind_name(c->kind), legacy ? ", or a .keras" : "");
 }
@@ -448,6 +439,13 @@ static int follow(struct mgpu_framework_arrays *a, const struct mgpu_model_sourc
 {
     const struct mgpu_match_options all = {.by_order = by_order};
     MGPU_TRY(open_like(a, target, like));
+    const char *unplaced = mgpu_architecture_unplaced(a->like);
+    if (s->state && is_keras(target) && *unplaced)
+        return mgpu_fail(MGPU_EINVALID,
+                         "%s does not say where '%s' stands among the weights, as a class of your "
+                         "own decides it, and the optimizer's state goes by that: leave out "
+                         "--optimizer-state",
+                         a->like->path, unplaced);
     if (s->state && is_keras(target) && !a->like->ordered)
         return mgpu_fail(MGPU_EINVALID,
                          "%s does not say in which order the model has its layers, which the "
@@ -473,7 +471,9 @@ static int name_all(struct mgpu_framework_arrays *a, const struct mgpu_model_sou
     if (like && (is_keras(target) || has_free_names(o->like)))
         return follow(a, s, target, o->like, o->by_order);
     if (like)
-        mgpu_note("--like: only .safetensors and .npz are followed here");
+        mgpu_note("names and layouts in a %s are the model's own: of --like, only .safetensors and "
+                  ".npz have others for it",
+                  target == MGPU_TARGET_NPZ ? ".npz" : ".safetensors");
     if (o->onnx_names && !store) {
         list_initializers(a, s);
         return 0;

@@ -7,6 +7,7 @@
 #include "exporter/predictions.h"
 #include "exporter/safetensors.h"
 #include "runtime/base/file_name.h"
+#include "runtime/base/notes.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 
@@ -167,6 +168,17 @@ int mgpu_arrays_write(const char *path, enum mgpu_target target,
                                                : write_npz(path, arrays, count);
 }
 
+static int name_arrays(struct mgpu_framework_arrays **out, const struct mgpu_model_source *from,
+                       enum mgpu_target target, const struct mgpu_model_write_options *options)
+{
+    if (options->told)
+        mgpu_drop_notes(true);
+    int rc = mgpu_framework_arrays_new(out, from, target, options);
+    if (options->told)
+        mgpu_drop_notes(false);
+    return rc;
+}
+
 int mgpu_model_write(const struct mgpu_model_source *from, const char *path,
                      enum mgpu_target target, const struct mgpu_model_write_options *options,
                      int *count)
@@ -176,7 +188,7 @@ int mgpu_model_write(const struct mgpu_model_source *from, const char *path,
         *count = from->weights->count;
         return write_onnx(from, path, options->as_exported);
     }
-    MGPU_TRY(mgpu_prefix(mgpu_framework_arrays_new(&named, from, target, options), "%s", path));
+    MGPU_TRY(mgpu_prefix(name_arrays(&named, from, target, options), "%s", path));
     *count = named->count;
     int rc = mgpu_framework_arrays_fill(named, from);
     if (rc == 0 && from->state)
@@ -194,7 +206,7 @@ int mgpu_model_write_check(const struct mgpu_model_source *from, const char *pat
     struct mgpu_framework_arrays *named;
     if (target == MGPU_TARGET_ONNX)
         return 0;
-    MGPU_TRY(mgpu_prefix(mgpu_framework_arrays_new(&named, from, target, options), "%s", path));
+    MGPU_TRY(mgpu_prefix(name_arrays(&named, from, target, options), "%s", path));
     int rc = mgpu_prefix(mgpu_framework_arrays_check(named, from, target), "%s", path);
     mgpu_framework_arrays_free(named);
     return rc;

@@ -43,6 +43,7 @@ struct mgpu_model_write_options {
     bool onnx_names;  /* initializers' names and layouts, not the framework's */
     bool by_order;    /* take the graph's order for the order of Keras's layers, where that is not
                        * certain: but not of two that look alike */
+    bool told;        /* the notes on names and order: they are not said again */
     const char *const *like; /* files of the same model, NULL at the end: names, order and
                               * structure are those of the first of the same layout */
 };

@@ -67,6 +67,19 @@ static int print_value(char text[FIELD_TEXT], const struct format *f, double val
     return 0;
 }
 
+static int unknown_field(const char *at, int size, const struct mgpu_logs *logs)
+{
+    struct mgpu_arena *arena = mgpu_arena_new();
+    const char **names = MGPU_NEW_ARRAY(arena, const char *, 1 + logs->count);
+    names[0] = "epoch";
+    for (int i = 0; i < logs->count; i++)
+        names[1 + i] = logs->name[i];
+    int rc = mgpu_unknown_word("field", mgpu_arena_format(arena, "{%.*s}", size, at), names,
+                               1 + logs->count);
+    mgpu_arena_free(arena);
+    return rc;
+}
+
 /* The field that `at` stands before ("NAME:FORMAT}"), into `text`; *end behind its '}'. */
 static int print_field(char text[FIELD_TEXT], const char *at, const char **end, int64_t epoch,
                        const struct mgpu_logs *logs)
@@ -81,10 +94,7 @@ static int print_field(char text[FIELD_TEXT], const char *at, const char **end, 
     if (!close)
         return mgpu_fail(MGPU_EUSAGE, "'{%s' is not closed", at);
     if (n == 0)
-        return mgpu_fail(MGPU_EUSAGE,
-                         "field '{%.*s}': names are epoch, loss and the others that "
-                         "--log-csv would show",
-                         size, at);
+        return unknown_field(at, size, logs);
     while (!is_epoch && (strlen(logs->name[i]) != n || strncmp(logs->name[i], at, n)))
         i++;
     struct format f = {.precision = -1};

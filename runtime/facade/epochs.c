@@ -32,8 +32,12 @@ static int check_name(const struct mgpu_options *o)
     const char *path = o->checkpoint;
     if (o->weights_only)
         return mgpu_prefix(mgpu_check_save_name(path), "--checkpoint");
-    if ((mgpu_has_extension(path, ".h5") || mgpu_has_extension(path, ".hdf5")) &&
-        !mgpu_has_extension(path, ".weights.h5"))
+    if (mgpu_has_extension(path, ".weights.h5"))
+        return mgpu_fail(MGPU_EUSAGE,
+                         "--checkpoint %s: .weights.h5 is Keras 3's file of weights alone: name a "
+                         "checkpoint to resume from .h5, or give --weights-only",
+                         path);
+    if (mgpu_has_extension(path, ".h5") || mgpu_has_extension(path, ".hdf5"))
         return 0;
     return mgpu_fail(MGPU_EUSAGE,
                      "--checkpoint %s: a checkpoint to resume from is HDF5: name it .h5, or give "
@@ -78,9 +82,9 @@ static int settle_checkpoint(struct mgpu_trainer *t)
                          "--keep belong to --checkpoint");
     if (!o->checkpoint)
         return 0;
-    MGPU_TRY(check_name(o));
     t->epochs.checkpoint = MGPU_NEW(t->arena, struct mgpu_model_checkpoint);
     MGPU_TRY(mgpu_model_checkpoint_init(t->epochs.checkpoint, &c, &t->epochs.logs, t->arena));
+    MGPU_TRY(check_name(o));
     MGPU_TRY(mgpu_prefix(mgpu_check_target(o->checkpoint), "--checkpoint"));
     return mgpu_prefix(check_names(t), "--checkpoint");
 }

@@ -190,7 +190,8 @@ struct mgpu_trainer {
     struct mgpu_number *numbers;
     char **number_names;
     struct mgpu_epochs epochs;
-    struct mgpu_run_state resume; /* the contents of --resume, until they are restored */
+    bool told[MGPU_TARGET_NPZ + 1]; /* by kind: the notes on what is written, before training */
+    struct mgpu_run_state resume;   /* the contents of --resume, until they are restored */
 };
 
 /* ---- settle.c: options into what the parts understand ---- */

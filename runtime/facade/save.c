@@ -116,45 +116,49 @@ static struct mgpu_model_source source_of(struct mgpu_trainer *t)
                                       .context = t};
 }
 
-static struct mgpu_model_write_options write_options(const struct mgpu_trainer *t)
+static struct mgpu_model_write_options write_options(const struct mgpu_trainer *t,
+                                                     enum mgpu_target target)
 {
     return (struct mgpu_model_write_options){.as_exported = t->options.as_exported,
                                              .by_order = t->options.by_order,
+                                             .told = t->told[target],
                                              .like = t->options.like};
+}
+
+static int check_write(struct mgpu_trainer *t, const char *path, enum mgpu_target target)
+{
+    const struct mgpu_model_source source = source_of(t);
+    const struct mgpu_model_write_options options = write_options(t, target);
+    t->told[target] = true;
+    return mgpu_model_write_check(&source, path, target, &options);
 }
 
 int mgpu_check_checkpoint(struct mgpu_trainer *t)
 {
     enum mgpu_target target;
     const char *path = t->options.checkpoint;
-    const struct mgpu_model_source source = source_of(t);
-    const struct mgpu_model_write_options options = write_options(t);
-    int rc = mgpu_target_of(&target, path, NULL);
-    if (rc == 0)
-        rc = mgpu_model_write_check(&source, path, target, &options);
-    return mgpu_prefix(rc, "--checkpoint");
+    MGPU_TRY(mgpu_prefix(mgpu_target_of(&target, path, NULL), "--checkpoint"));
+    return mgpu_prefix(check_write(t, path, target), "--checkpoint");
 }
 
 int mgpu_check_save(struct mgpu_trainer *t, const char *path)
 {
     enum mgpu_target target;
-    const struct mgpu_model_source source = source_of(t);
-    const struct mgpu_model_write_options options = write_options(t);
     MGPU_TRY(mgpu_prefix(mgpu_target_of(&target, path, NULL), "--save"));
     MGPU_TRY(mgpu_check_target(path));
     MGPU_TRY(mgpu_prefix(mgpu_check_apart(t, path), "--save"));
     MGPU_TRY(mgpu_prefix(mgpu_check_other_file(path, t->options.resume, "the file of --resume"),
                          "--save"));
-    return mgpu_model_write_check(&source, path, target, &options);
+    return check_write(t, path, target);
 }
 
 int mgpu_save(struct mgpu_trainer *t, const char *path)
 {
     enum mgpu_target target;
     int count;
-    const struct mgpu_model_source source = source_of(t);
-    const struct mgpu_model_write_options options = write_options(t);
     MGPU_TRY(mgpu_prefix(mgpu_target_of(&target, path, NULL), "--save"));
+    const struct mgpu_model_source source = source_of(t);
+    const struct mgpu_model_write_options options = write_options(t, target);
     MGPU_TRY(mgpu_prefix(mgpu_check_finite(t), "%s", path));
     return mgpu_model_write(&source, path, target, &options, &count);
 }

@@ -147,6 +147,13 @@ static int load_slots(const struct mgpu_match *m, const struct mgpu_weights *wei
         if (first)
             MGPU_TRY(load_kind(m, weights, c->tensor[i].slot, &out->list));
     }
+    const char *unplaced = mgpu_architecture_unplaced(c);
+    if (!any && *unplaced && mgpu_checkpoint_state_count(c))
+        return mgpu_fail(MGPU_EINVALID,
+                         "%s does not say where '%s' stands among the weights, as a class of your "
+                         "own decides it, and the optimizer's state goes by that: Keras's "
+                         "whole-model .h5 says it",
+                         c->path, unplaced);
     if (!any && !mgpu_checkpoint_only_counts(c))
         return mgpu_fail(MGPU_EINVALID,
                          "%s holds no optimizer state of which it is known what belongs to which "

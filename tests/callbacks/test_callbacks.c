@@ -199,7 +199,7 @@ static void test_template(void)
     static const char *const wrong[][2] = {
         {"{epoch", "'{epoch' is not closed"},
         {"a}b", "closes no field"},
-        {"{epohc}", "field '{epohc}'"},
+        {"{epohc}", "unknown field '{epohc}' (known: epoch, loss, val_loss,"},
         {"{epoch:.2f}", "formats are like"},
         {"{loss:d}", "formats are like"},
         {"{loss:>8.2f}", "formats are like"},

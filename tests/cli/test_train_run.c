@@ -335,6 +335,9 @@ static void test_usage(void)
 {
     CHECK_STOPS(2, "belong to --checkpoint", "--save-best");
     CHECK_STOPS(2, "name it .h5, or give --weights-only", "--checkpoint", "w.onnx");
+    CHECK_STOPS(2, "w.weights.h5: .weights.h5 is Keras 3's file of weights alone", "--checkpoint",
+                "w.weights.h5");
+    CHECK_STOPS(2, "'{epoch' is not closed", "--checkpoint", "k-{epoch");
     CHECK_STOPS(2, "field '{epohc}'", "--checkpoint", "w-{epohc}.h5");
     CHECK_STOPS(2, "unknown monitor 'val_lose'", "--checkpoint", "w.h5", "--monitor", "val_lose");
     CHECK_STOPS(1, "no/w.h5: cannot write: No such file", "--checkpoint", "no/w.h5");

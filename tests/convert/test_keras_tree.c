@@ -169,6 +169,13 @@ static void test_like(void)
     CHECK_OK(mgpu_save(t, saved));
     CHECK_OK(mgpu_check_save(t, saved_store));
     CHECK_OK(mgpu_save(t, saved_store));
+    const char *named = tiny_path("run.npz");
+    *told = 0;
+    CHECK_OK(mgpu_check_save(t, named));
+    CHECK_(strstr(told, "names and layouts in a .npz are the model's own"), "%s", told);
+    *told = 0; /* once is enough */
+    CHECK_OK(mgpu_save(t, named));
+    CHECK_(!*told, "%s", told);
     mgpu_trainer_free(t);
     CHECK(weights_differ(saved, legacy, 0) == 0 && weights_differ(saved_store, store, 0) == 0);
     o.like = tiny_list(store, NULL);

@@ -141,6 +141,8 @@ static void test_through_model(void)
     CHECK_(same_in_both(keras, store) == 18, "%d", same_in_both(keras, store));
     o.like = FILES "keras3.weights.h5";
     CHECK_FAILS(weights_convert(line, keras, store, &o), "--like wants a .keras");
+    o.like = "tests/convert/files/named/block/first.keras";
+    CHECK_FAILS(weights_convert(line, keras, store, &o), "as a class of your own decides it");
     o.like = NULL;
     CHECK_FAILS(weights_convert(line, FILES "tfkeras2.15.sgd.model.h5", build_path("x.h5"), &o),
                 "have a place for it");

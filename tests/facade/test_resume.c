@@ -539,6 +539,8 @@ static void test_contents(void)
     const char *tanh = tiny_model("input x float N 4\n" W1 W2 B2 NORM "h = MatMul(x, w1)\n"
                                   "n = BatchNormalization(h, scale, shift, mean, var)\n"
                                   "r = Tanh(n)\ny = Gemm(r, w2, b2)\noutput y float N 3\n");
+    const char *saved = build_path("saved.onnx");
+    struct mgpu_trainer *t;
     double losses[16];
     o.steps = 5;
     run(model, &o, losses, file);
@@ -548,6 +550,10 @@ static void test_contents(void)
     other.data = tiny_list(tiny_noise("x", 9, 2, (int64_t[]){SAMPLES, 4}), o.data[1], NULL);
     CHECK_(!strstr(notes_of(model, &o), "is not what it was"), "%s", noted);
     CHECK_(!strstr(notes_of(tiny_model(reordered), &o), "is not what it was"), "%s", noted);
+    CHECK_OK(mgpu_trainer_new(&t, model, &o)); /* its own file, in the form for inference */
+    CHECK_OK(mgpu_save(t, saved));
+    mgpu_trainer_free(t);
+    CHECK_(!strstr(notes_of(saved, &o), "is not what it was"), "%s", noted);
     CHECK_(strstr(notes_of(model, &other), "--data: what 'x' holds is not what it was in the run"),
            "%s", noted);
     CHECK_(!strstr(noted, "label' holds") && !strstr(noted, "graph"), "%s", noted);

@@ -2,7 +2,6 @@
 
 #include "exporter/architecture.h"
 #include "exporter/framework_parts.h"
-#include "exporter/normalizations.h"
 #include "exporter/scopes.h"
 #include "exporter/wrappers.h"
 #include "runtime/base/names.h"
@@ -86,8 +85,7 @@ static bool is_listed(const struct mgpu_variables *v, int variable)
     return false;
 }
 
-/* A recurrent layer has several variables in one tensor. */
-static bool is_in_list(const struct mgpu_framework_arrays *a, const char *name)
+bool mgpu_framework_lists(const struct mgpu_framework_arrays *a, const char *name)
 {
     for (int i = 0; i < a->count; i++)
         if (!strcmp(a->array[i].name, name))
@@ -99,7 +97,7 @@ static void add_nameless(struct mgpu_framework_arrays *a, int variable)
 {
     const struct mgpu_variable *x = &a->variables->variable[variable];
     const char *name = mgpu_variable_initializer(a->variables, variable);
-    if (is_in_list(a, name))
+    if (mgpu_framework_lists(a, name)) /* a recurrent layer has several variables in one tensor */
         return;
     add(a, name, NULL,
         (struct mgpu_framework_from){
@@ -108,150 +106,6 @@ static void add_nameless(struct mgpu_framework_arrays *a, int variable)
     const char *from = a->variables->model->initializer[initializer].folded_from;
     if (x->computed)
         mgpu_note("'%s' is no parameter of the model: the exporter computed it of %s", name, from);
-}
-
-static void tell_nameless(const struct mgpu_framework_arrays *a)
-{
-    const struct mgpu_variables *v = a->variables;
-    const char *first = NULL;
-    int n = 0;
-    for (int i = 0; i < v->count; i++) {
-        const char *name = mgpu_variable_initializer(v, i);
-        if (!mgpu_variable_is_nameless(v, i) || v->variable[i].computed ||
-            (first && !strcmp(first, name)))
-            continue;
-        first = first ? first : name;
-        n++;
-    }
-    const char *more = n > 1 ? mgpu_arena_format(a->arena, " and %d more", n - 1) : "";
-    if (n)
-        mgpu_note("the graph does not tell what '%s'%s %s called in PyTorch: names and layouts are "
-                  "the graph's (--like FILE.safetensors gives PyTorch's)",
-                  first, more, n > 1 ? "are" : "is");
-}
-
-/* The framework has layer and normalisation apart, as they were before. */
-static void tell_folded(const struct mgpu_variables *v)
-{
-    int n = 0;
-    bool *seen = mgpu_xcalloc((size_t)v->layers + 1, sizeof *seen);
-    for (int i = 0; i < v->count; i++)
-        if (mgpu_variable_is_folded(v, i) && !seen[v->variable[i].layer]) {
-            seen[v->variable[i].layer] = true;
-            n++;
-        }
-    free(seen);
-    if (n)
-        mgpu_note("%d layer%s a folded batch normalisation: no %s takes this file", n,
-                  n == 1 ? " holds" : "s hold",
-                  v->family == MGPU_FAMILY_KERAS ? "model of Keras" : "state_dict");
-}
-
-/* PyTorch's parameter may have more. */
-static void tell_rows(const struct mgpu_framework_arrays *a)
-{
-    char shape[MGPU_SHAPE_TEXT];
-    for (int i = 0; i < a->count; i++) {
-        int variable = a->from[i].variable;
-        const struct mgpu_variable *x = variable < 0 ? NULL : &a->variables->variable[variable];
-        if (x && x->rows)
-            mgpu_note("of '%s' the export has %s, what its example needed: load_state_dict refuses "
-                      "it if the model's is larger%s",
-                      a->array[i].name, mgpu_shape_text(shape, x->rank, x->dims),
-                      MGPU_WEIGHT_UNFOLDED);
-    }
-}
-
-/* Names that hang on which modules were called (module_paths.h). */
-static void tell_likely(const struct mgpu_framework_arrays *a)
-{
-    const char *first = NULL;
-    int n = 0;
-    for (int i = 0; i < a->count; i++) {
-        const struct mgpu_variables *v = a->variables;
-        const struct mgpu_variable_layer *l =
-            a->from[i].variable < 0 ? NULL : &v->layer[v->variable[a->from[i].variable].layer];
-        if (!l || l->proven == strlen(l->path))
-            continue;
-        first = first ? first : a->array[i].name;
-        n++;
-    }
-    if (n)
-        mgpu_note(
-            "%s of the modules that were called: a ModuleDict is not, and the graph does not "
-            "tell of one (--like FILE.safetensors gives its names)",
-            n == 1 ? mgpu_arena_format(a->arena, "'%s' is the name", first)
-                   : mgpu_arena_format(a->arena, "'%s' and %d more are the names", first, n - 1));
-}
-
-/* TorchScript writes only what a state_dict has; older dynamo does not say which buffers are none
- * of it. */
-static void tell_buffers(const struct mgpu_framework_arrays *a)
-{
-    const struct mgpu_variables *v = a->variables;
-    const char *first = NULL;
-    int n = 0;
-    bool dynamo = false;
-    for (int i = 0; i < v->model->node_total && !dynamo; i++)
-        dynamo = *v->model->all[i]->layer && *v->model->all[i]->layer != '/';
-    for (int i = 0; i < a->count && dynamo; i++) {
-        int variable = a->from[i].variable;
-        if (variable < 0 || !v->variable[variable].rank || !mgpu_variable_is_constant(v, variable))
-            continue;
-        const struct mgpu_weight *w = &v->weights->weight[v->variable[variable].weight];
-        if (v->model->initializer[w->holder[0].initializer].persistent)
-            continue;
-        first = first ? first : a->array[i].name;
-        n++;
-    }
-    if (n)
-        mgpu_note("'%s'%s: load_state_dict refuses what is not persistent (--like "
-                  "FILE.safetensors leaves it out)",
-                  first,
-                  n == 1
-                      ? " is taken for a buffer"
-                      : mgpu_arena_format(a->arena, " and %d more are taken for buffers", n - 1));
-}
-
-/* Of these a state_dict has more than the graph. */
-static void tell_folded_buffers(const struct mgpu_framework_arrays *a)
-{
-    const struct mgpu_onnx_model *model = a->variables->model;
-    for (int i = 0; i < model->initializers; i++) {
-        const struct mgpu_onnx_initializer *x = &model->initializer[i];
-        enum mgpu_weight_role role = a->variables->weights->role[i];
-        const char *source = x->folded_from && x->array.rank &&
-                                     (role == MGPU_ROLE_CONSTANT || role == MGPU_ROLE_SHAPE)
-                                 ? mgpu_scope_source(a->arena, x->folded_from)
-                                 : NULL;
-        if (!source || !strchr(source, '.') || is_in_list(a, source)) /* an operator's result */
-            continue;
-        mgpu_note("if '%s' is a persistent buffer, load_state_dict misses it: the graph has only "
-                  "'%s', which the exporter computed of it (--like FILE.safetensors gives it)",
-                  source, x->name);
-        return;
-    }
-}
-
-static void tell_joined(const struct mgpu_variables *v)
-{
-    int n = 0, first = -1;
-    for (int i = 0; i < v->count; i++) {
-        n += v->variable[i].joined;
-        first = first < 0 && v->variable[i].joined ? i : first;
-    }
-    if (n)
-        mgpu_note("%d kernel%s of einsum ('%s'): of what shape in Keras, the graph does not tell, "
-                  "and in this file they are matrices",
-                  n, n == 1 ? "" : "s", mgpu_variable_name(v, first));
-}
-
-static void tell_constants(const struct mgpu_variables *v)
-{
-    const char *layer = mgpu_normalizations_first(v);
-    if (layer)
-        mgpu_note("mean and variance of '%s' are constants of the graph and not in this file",
-                  layer);
 }
 
 /* PyTorch's own modules with parameters that are called weight and bias. */
@@ -310,21 +164,9 @@ static void list_plain(struct mgpu_framework_arrays *a)
             add_nameless(a, i);
         else if (!is_listed(v, i) && !mgpu_variable_is_later_part(v, i))
             mgpu_framework_add(a, i, mgpu_framework_name(a, i, root), NULL);
-    if (v->family == MGPU_FAMILY_TORCH) {
+    if (v->family == MGPU_FAMILY_TORCH)
         list_shared(a);
-        tell_nameless(a);
-        tell_likely(a);
-        tell_rows(a);
-        tell_buffers(a);
-        tell_folded_buffers(a);
-    }
-    if (v->assumed)
-        mgpu_note("'%s' has no names left and is taken for PyTorch's MultiheadAttention: the order "
-                  "of its products says which is which",
-                  v->assumed);
-    tell_folded(v);
-    tell_joined(v);
-    tell_constants(v);
+    mgpu_framework_tell(a);
 }
 
 /* Where the graph says too little two variables get one name, which is given; else NULL. */
@@ -437,7 +279,7 @@ static int open_like(struct mgpu_framework_arrays *a, enum mgpu_target target,
 static int follow(struct mgpu_framework_arrays *a, const struct mgpu_model_source *s,
                   enum mgpu_target target, const char *const *like, bool by_order)
 {
-    const struct mgpu_match_options all = {.by_order = by_order};
+    const struct mgpu_match_options all = {.by_order = by_order, .like = true};
     MGPU_TRY(open_like(a, target, like));
     const char *unplaced = mgpu_architecture_unplaced(a->like);
     if (s->state && is_keras(target) && *unplaced)
@@ -454,6 +296,7 @@ static int follow(struct mgpu_framework_arrays *a, const struct mgpu_model_sourc
     mgpu_variables_new(&a->variables, s->model, s->weights,
                        is_keras(target) ? MGPU_FAMILY_KERAS : mgpu_framework_family(s->model));
     MGPU_TRY(mgpu_match_new(&a->match, a->like, a->variables, &all));
+    mgpu_framework_tell_like(a);
     if (target == MGPU_TARGET_KERAS_H5 && mgpu_checkpoint_is_store(a->like))
         list_legacy_like(a);
     else

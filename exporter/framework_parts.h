@@ -20,4 +20,11 @@ const char *mgpu_framework_name(const struct mgpu_framework_arrays *arrays, int 
 int mgpu_framework_keras(struct mgpu_framework_arrays *arrays, enum mgpu_target target,
                          bool by_order, bool state);
 
+/* Whether an array has this name. */
+bool mgpu_framework_lists(const struct mgpu_framework_arrays *arrays, const char *name);
+
+/* framework_notes.c: of names that are the graph's own, and of those of a file that is followed. */
+void mgpu_framework_tell(const struct mgpu_framework_arrays *arrays);
+void mgpu_framework_tell_like(const struct mgpu_framework_arrays *arrays);
+
 #endif

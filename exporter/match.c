@@ -401,7 +401,7 @@ static int name_order(int rc, const struct mgpu_checkpoint *file,
     char what[2048];
     struct mgpu_match *again;
     const struct mgpu_match_options order = {
-        .map = options->map, .by_order = true, .fresh = options->fresh};
+        .map = options->map, .by_order = true, .like = options->like, .fresh = options->fresh};
     snprintf(what, sizeof what, "%s", mgpu_error());
     const char *how = "";
     if (mgpu_match_new(&again, file, model, &order) == 0)

@@ -16,6 +16,7 @@ struct mgpu_match_options {
     bool by_order;
     bool partial;       /* what is missing or left over is no fault */
     bool skip_mismatch; /* nor is another shape */
+    bool like; /* the file gives names: what a graph of PyTorch has nothing of is no fault */
     bool allow_nonfinite;
     const char *const *fresh; /* initializers that the file need not have, or not so: NULL at the
                                * end, or NULL for none */
@@ -47,7 +48,9 @@ struct mgpu_match {
     const char
         *counted; /* "'dense_3' is the model's 'dense'": Keras's numbers were others; or NULL */
     int copies;   /* tensors that are others once more */
-    const char *copied; /* one of them: "'blocks.0.weight' of 'first.weight'"; or NULL */
+    const char *copied;       /* one of them: "'blocks.0.weight' of 'first.weight'"; or NULL */
+    int beside;               /* tensors that the graph has nothing of, with options.like */
+    const char *first_beside; /* or NULL */
     int matched, total;
     int faults;
     struct mgpu_match_fault *fault;

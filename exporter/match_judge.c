@@ -258,6 +258,8 @@ static void undo_folded(struct mgpu_match *m, const struct mgpu_layers *f)
         }
 }
 
+static const char no_place[] = "has no place in the model";
+
 static const char *why_left(const struct mgpu_match *m, const struct mgpu_layers *f, int tensor)
 {
     const struct mgpu_file_layer *l = layer_of(f, tensor);
@@ -281,17 +283,29 @@ static const char *why_left(const struct mgpu_match *m, const struct mgpu_layers
                "zero; mgpu-train --add-bias puts them back)";
     if (is_normalisation(m->file, l) && any_folded(m->model))
         return "has no place: the exporter folded batch normalisations into other weights";
-    return "has no place in the model";
+    return no_place;
 }
 
-static void find_left(struct mgpu_match *m, const struct mgpu_layers *f, int *left)
+/* PyTorch's buffers and parameters that forward does not use: in no weight of the graph is a part
+ * of them. */
+static bool is_beside(struct mgpu_match *m, const struct mgpu_layers *f, int tensor)
+{
+    if (m->model->family != MGPU_FAMILY_TORCH || why_left(m, f, tensor) != no_place)
+        return false;
+    if (!m->beside++)
+        m->first_beside = m->file->tensor[tensor].name;
+    return true;
+}
+
+/* `like`: options.like, and the model's weights are all in the file. */
+static void find_left(struct mgpu_match *m, const struct mgpu_layers *f, bool like, int *left)
 {
     char shape[MGPU_SHAPE_TEXT];
     for (int i = 0; i < m->file->count; i++) {
         const struct mgpu_checkpoint_tensor *t = &m->file->tensor[i];
         if (!t->weight || m->variable[i] != -1)
             continue;
-        if (is_harmless(m, f, i)) {
+        if (is_harmless(m, f, i) || (like && is_beside(m, f, i))) {
             m->matched++;
             continue;
         }
@@ -372,9 +386,9 @@ static int refuse(struct mgpu_match *m, const struct mgpu_match_options *o, bool
     const char *how = how_to_export(m);
     return mgpu_fail(MGPU_EINVALID, "%s: %d of %d tensors:%s%s", m->file->path, m->matched,
                      m->total, text,
-                     how   ? how
-                     : any ? what_allows(m, o)
-                           : "");
+                     how               ? how
+                     : any && !o->like ? what_allows(m, o)
+                                       : "");
 }
 
 int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,
@@ -393,7 +407,7 @@ int mgpu_match_judge(struct mgpu_match *m, const struct mgpu_layers *file,
     bool any = m->matched > 0, fine = any;
     find_missing(m, &missing);
     fine &= !m->rivals || !missing; /* of neither model a part is taken */
-    find_left(m, file, &left);
+    find_left(m, file, o->like && any && !missing && !shapes, &left);
     m->total = m->matched + shapes + (missing > left ? missing : left);
     for (int i = 0; i < m->faults; i++)
         fine &= is_allowed(m, &m->fault[i], o);

@@ -216,11 +216,15 @@ static int check_reshape(struct mgpu_lower *l, const struct mgpu_value *x, int r
     mgpu_dims_text(to, rank, dims);
     if (mgpu_dims_product(rank, dims).value != mgpu_dims_product(x->rank, x->dims).value)
         return mgpu_fail(MGPU_EUNSUPPORTED,
-                         "%s cannot be seen as %s; does the file hold a fixed batch?", from, to);
-    if (cuts_samples(x, rank, dims))
-        return mgpu_fail(MGPU_EUNSUPPORTED,
-                         "%s seen as %s cuts samples apart; does the file hold a fixed batch?",
+                         "%s cannot be seen as %s; does the file hold a fixed batch? Then it has "
+                         "to be " MGPU_EXPORT_BATCH,
                          from, to);
+    if (cuts_samples(x, rank, dims))
+        return mgpu_fail(
+            MGPU_EUNSUPPORTED,
+            "%s seen as %s cuts samples apart; does the file hold a fixed batch? Then it "
+            "has to be " MGPU_EXPORT_BATCH,
+            from, to);
     return 0;
 }
 

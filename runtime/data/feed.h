@@ -75,6 +75,10 @@ void mgpu_feed_order(const struct mgpu_feed *feed, struct mgpu_order *order);
  * scaled and normalised. Threads may call it at the same time; it allocates nothing. */
 int mgpu_feed_rows(struct mgpu_feed *feed, int slot, const int64_t *rows, int64_t count, void *to);
 
+/* A number that tells the data of a slot from others: of type, sizes and a few rows, as the file
+ * has them. */
+int mgpu_feed_digest(uint32_t *out, struct mgpu_feed *feed, int slot);
+
 /* Checks class numbers that mgpu_feed_rows gave (integers): each in [0, classes), or equal to
  * *ignore_index where that is not NULL. The error names sample and value. */
 int mgpu_feed_check_labels(const struct mgpu_feed *feed, int slot, const int64_t *rows,

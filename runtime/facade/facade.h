@@ -48,6 +48,7 @@ struct mgpu_source {
     struct mgpu_feed *feed;
     struct mgpu_batches batches;
     bool open;
+    int64_t *digest;   /* by want: of its data (mgpu_feed_digest); NULL: not taken yet */
     int *slot_of_loss; /* -1: no labels */
     int sample_weight_slot;
 };

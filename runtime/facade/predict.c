@@ -29,12 +29,18 @@ static int sample_axis(const struct mgpu_value *v)
 }
 
 /* An output whose rows are not the samples would be written wrongly without a word. */
-static int check_whole(const struct mgpu_trainer *t, const struct mgpu_value *v, const char *name)
+static int check_whole(const struct mgpu_trainer *t, const struct mgpu_graph *g,
+                       const struct mgpu_value *v, const char *name)
 {
-    char text[MGPU_VALUE_TEXT], node[MGPU_VALUE_TEXT] = "an input";
+    char text[MGPU_VALUE_TEXT], node[MGPU_VALUE_TEXT] = "an input", lost[MGPU_LOST_TEXT];
     if (mgpu_value_count(v) != 1 && !mgpu_step_rows_input(t)) {
         if (v->producer)
             mgpu_origin_text(node, &v->producer->origin);
+        if (*mgpu_lost_batch_text(lost, g, v))
+            return mgpu_fail(MGPU_EUNSUPPORTED,
+                             "output '%s' is %s for %lld samples: no axis counts them: %s; a file "
+                             "that holds the batch of its export has to be " MGPU_EXPORT_BATCH,
+                             name, mgpu_value_text(text, NULL, v), (long long)t->batch, lost);
         return mgpu_fail(MGPU_EUNSUPPORTED,
                          "output '%s' is %s for %lld samples: no axis counts them (made by %s)",
                          name, mgpu_value_text(text, NULL, v), (long long)t->batch, node);
@@ -65,7 +71,7 @@ static int describe_outputs(struct mgpu_trainer *t, struct mgpu_prediction_outpu
         o->rank = v->rank;
         mgpu_value_dims(v, o->dims);
         if (axis < 0) {
-            rc = mgpu_prefix(check_whole(t, v, o->name), "%s", t->path);
+            rc = mgpu_prefix(check_whole(t, g, v, o->name), "%s", t->path);
             struct output *kind = &(*kinds)[i];
             kind->whole = true;
             kind->elements = mgpu_value_count(v);

@@ -1,4 +1,5 @@
 /* Full checkpoints: a run into a file, and a run that goes on from one. */
+#include "importer/graph_digest.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
 
@@ -126,6 +127,47 @@ static int record_data(struct mgpu_trainer *t, struct mgpu_record *r)
     return 0;
 }
 
+/* -1 where the data cannot be read, which a step will say. */
+static int64_t digest_of(struct mgpu_trainer *t, struct mgpu_source *s, int want)
+{
+    uint32_t sum;
+    if (!s->digest) {
+        s->digest = MGPU_NEW_ARRAY(t->arena, int64_t, t->wants);
+        for (int i = 0; i < t->wants; i++)
+            s->digest[i] = mgpu_feed_digest(&sum, s->feed, i) < 0 ? -1 : (int64_t)sum;
+    }
+    return s->digest[want];
+}
+
+/* Data and a graph of the same sizes may be others. */
+static int record_digest(struct mgpu_record *r, const char *name, int64_t now, const char *what)
+{
+    int64_t before = now;
+    if (now < 0 || (r->restores && !mgpu_record_has(r, name)))
+        return 0; /* an older program's checkpoint */
+    MGPU_TRY(mgpu_record_int(r, name, &before));
+    if (before != now)
+        mgpu_note("%s is not what it was in the run before", what);
+    return 0;
+}
+
+static int record_contents(struct mgpu_trainer *t, struct mgpu_record *r)
+{
+    struct mgpu_source *source[] = {&t->train, &t->val};
+    static const char *const option[] = {"data", "val"};
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < t->wants; i++) {
+            if (!source[k]->feed || (k && source[k]->feed == t->train.feed))
+                continue; /* --val-split: held out of --data */
+            const char *name = mgpu_arena_format(r->arena, "%s.%s", option[k], t->want[i].name);
+            const char *what =
+                mgpu_arena_format(r->arena, "--%s: what '%s' holds", option[k], t->want[i].name);
+            MGPU_TRY(record_digest(r, name, digest_of(t, source[k], i), what));
+        }
+    return record_digest(r, "graph", mgpu_graph_digest(t->model),
+                         mgpu_arena_format(r->arena, "the graph of %s", t->path));
+}
+
 /* What the options of these names may be at most, so that sums of them fit. */
 static const int64_t EPOCHS_MOST = 1000000000, STEPS_MOST = 1000000000000000;
 
@@ -212,6 +254,7 @@ static int record_run(struct mgpu_trainer *t, struct mgpu_record *r)
     MGPU_TRY(mgpu_scale_record(t, r));
     if (r->restores) /* with another batch, the epochs before had other steps */
         MGPU_TRY(mgpu_settle_total(t));
+    MGPU_TRY(record_contents(t, r));
     MGPU_TRY(record_settings(t, r));
     MGPU_TRY(record_schedule(t, r));
     if (t->batch_in_epoch)

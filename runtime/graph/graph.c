@@ -351,3 +351,32 @@ char *mgpu_origin_text(char text[MGPU_VALUE_TEXT], const struct mgpu_origin *o)
         snprintf(text, MGPU_VALUE_TEXT, "%s giving '%s'", *o->type ? o->type : "node", o->output);
     return text;
 }
+
+static const struct mgpu_value *batch_of(const struct mgpu_node *node)
+{
+    for (int i = 0; i < node->inputs; i++)
+        for (int k = 0; node->input[i] && k < node->input[i]->rank; k++)
+            if (mgpu_dim_has(node->input[i]->dims[k], MGPU_BATCH))
+                return node->input[i];
+    return NULL;
+}
+
+char *mgpu_lost_batch_text(char text[MGPU_LOST_TEXT], const struct mgpu_graph *g,
+                           const struct mgpu_value *value)
+{
+    char node[MGPU_VALUE_TEXT], to[MGPU_VALUE_TEXT], from[MGPU_VALUE_TEXT];
+    bool *needed = mgpu_xcalloc((size_t)g->node_count + 1, sizeof *needed);
+    *text = 0;
+    need(needed, value);
+    for (int n = g->node_count - 1; n >= 0; n--) {
+        const struct mgpu_node *x = g->nodes[n];
+        const struct mgpu_value *batch = needed[n] ? batch_of(x) : NULL;
+        if (batch)
+            snprintf(text, MGPU_LOST_TEXT, "%s makes %s of %s", mgpu_origin_text(node, &x->origin),
+                     mgpu_value_text(to, g, x->output[0]), mgpu_value_text(from, g, batch));
+        for (int i = 0; needed[n] && !batch && i < x->inputs; i++)
+            need(needed, x->input[i]);
+    }
+    free(needed);
+    return text;
+}

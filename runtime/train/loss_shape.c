@@ -15,6 +15,19 @@ static int batch_axis(const struct mgpu_value *y)
     return -1;
 }
 
+static int refuse(const struct mgpu_graph *g, const struct mgpu_value *y)
+{
+    char text[MGPU_VALUE_TEXT], lost[MGPU_LOST_TEXT];
+    mgpu_lost_batch_text(lost, g, y);
+    return mgpu_fail(
+        MGPU_EINVALID,
+        "output '%s' %s has no axis of samples to compare with labels%s%s (inputs with samples "
+        "on another axis than 0 need --batch-axis NAME=K; where a step takes R rows, the label "
+        "needs --rows too%s)",
+        y->name, mgpu_value_text(text, g, y), *lost ? ": " : "", lost,
+        *lost ? "; a file that holds the batch of its export has to be " MGPU_EXPORT_BATCH : "");
+}
+
 int mgpu_loss_shape_of(struct mgpu_loss_shape *out, const struct mgpu_graph *g,
                        const struct mgpu_value *y, bool by_step)
 {
@@ -32,12 +45,7 @@ int mgpu_loss_shape_of(struct mgpu_loss_shape *out, const struct mgpu_graph *g,
                          "for each sample",
                          y->name, mgpu_value_text(text, g, y), mgpu_origin_text(origin, g->whole));
     if (batch < 0)
-        return mgpu_fail(
-            MGPU_EINVALID,
-            "output '%s' %s has no axis of samples to compare with labels (inputs with samples "
-            "on another axis than 0 need --batch-axis NAME=K; where a step takes R rows, the label "
-            "needs --rows too)",
-            y->name, mgpu_value_text(text, g, y));
+        return refuse(g, y);
     struct mgpu_dim rows = mgpu_dim_div(y->dims[batch], n);
     bool wide = rows.value > 1 && y->rank < MGPU_MAX_RANK;
     *out = (struct mgpu_loss_shape){.rank = y->rank + wide, .batch = batch};

@@ -272,6 +272,68 @@ static void check_class_token(void)
     }
 }
 
+/* --like has what the graph lost, a buffer and a parameter that forward does not use: with them
+ * load_state_dict is served. A bias that the graph lacks is no such thing. */
+static void test_beside(void)
+{
+    static const char *const text = "producer pytorch\ninput x float N 2\n"
+                                    "init fc.weight float 2 2 = %s\n%s"
+                                    "h = Gemm(x, fc.weight%s) transB=1 "
+                                    "scopes=\"['', 'fc', 'linear']\"\ny = Add(h, h)%s\n"
+                                    "output y float N 2\n";
+    const char *model = tiny_path("part.onnx"), *all = tiny_path("all.onnx");
+    const char *state = tiny_path("state.safetensors"), *file = tiny_path("file.safetensors");
+    const struct mgpu_convert_options none = {0}, like = {.like = state};
+    char filled[1024];
+    snprintf(filled, sizeof filled, text, "1 2 3 4", "", "", "");
+    make_onnx_file(model, filled);
+    snprintf(filled, sizeof filled, text, "5 6 7 8", "init old.weight float 2 2 = 9 8 7 6\n", "",
+             "\nz = MatMul(h, old.weight)");
+    make_onnx_file(all, filled);
+    CHECK_OK(weights_convert(line, all, state, &none));
+    *told = 0;
+    CHECK_OK(weights_convert(line, model, file, &like));
+    CHECK_(strstr(told, "'old.weight' is as ") && strstr(told, "the graph has nothing of it"), "%s",
+           told);
+    CHECK_(tensors_of(file) == 2, "%d", tensors_of(file));
+    CHECK(weights_hold(file, "fc.weight", "[2,2]", (const double[]){1, 2, 3, 4}));
+    CHECK(weights_hold(file, "old.weight", "[2,2]", (const double[]){9, 8, 7, 6}));
+    snprintf(filled, sizeof filled, text, "5 6 7 8", "init fc.bias float 2 = 1 2\n", ", fc.bias",
+             "");
+    make_onnx_file(all, filled);
+    CHECK_OK(weights_convert(line, all, state, &none));
+    CHECK(weights_convert(line, model, file, &like) < 0);
+    CHECK_(strstr(mgpu_error(), "its layer has no bias") && !strstr(mgpu_error(), "--partial"),
+           "%s", mgpu_error());
+}
+
+/* TorchScript stores tied weights once: the second name is a state_dict's, too, and --like has it.
+ */
+static void test_second_name(void)
+{
+    static const char *const text = "producer pytorch\ninput x float N 2\n"
+                                    "init l.weight float 2 2 = 1 2 3 4\n%s"
+                                    "h = Gemm(x, l.weight) transB=1 name=\"/l/Gemm\"\n"
+                                    "y = Gemm(h, %s) transB=1 name=\"/l2/Gemm\"\n"
+                                    "output y float N 2\n";
+    const char *model = tiny_path("tied.onnx"), *apart = tiny_path("apart.onnx");
+    const char *state = tiny_path("state.safetensors"), *file = tiny_path("file.safetensors");
+    const struct mgpu_convert_options none = {0}, like = {.like = state};
+    char filled[1024];
+    snprintf(filled, sizeof filled, text, "", "l.weight");
+    make_onnx_file(model, filled);
+    snprintf(filled, sizeof filled, text, "init l2.weight float 2 2 = 1 2 3 4\n", "l2.weight");
+    make_onnx_file(apart, filled);
+    *told = 0;
+    CHECK_OK(weights_convert(line, apart, state, &none));
+    CHECK_(!*told, "%s", told);
+    CHECK_OK(weights_convert(line, model, file, &none));
+    CHECK_(strstr(told, "'l.weight' is read in '/l2', too"), "%s", told);
+    CHECK_OK(weights_convert(line, model, file, &like));
+    CHECK(weights_differ(file, state, 0) == 0);
+    CHECK(weights_hold(file, "l2.weight", "[2,2]", (const double[]){1, 2, 3, 4}));
+}
+
 int main(void)
 {
     tiny_begin();
@@ -304,6 +366,8 @@ int main(void)
     test_no_affine();
     test_shared();
     test_constants();
+    test_beside();
+    test_second_name();
     tiny_end();
     return test_end();
 }

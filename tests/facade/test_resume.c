@@ -502,6 +502,70 @@ static void test_notes(void)
     CHECK(strstr(noted, "--seed 9: the seed stays 5"));
 }
 
+/* As a program wrote it that kept nothing of data and graph. */
+static void forget_contents(const char *path)
+{
+    struct mgpu_run_state s;
+    struct mgpu_record *r = &s.record;
+    int kept = 0;
+    mgpu_run_state_init(&s);
+    CHECK_OK(mgpu_run_state_read(&s, path));
+    for (int i = 0; i < r->count; i++)
+        if (strncmp(r->field[i].name, "data.", 5) && strncmp(r->field[i].name, "val.", 4) &&
+            strcmp(r->field[i].name, "graph"))
+            r->field[kept++] = r->field[i];
+    CHECK_(kept == r->count - 5, "%d of %d", kept, r->count); /* two arrays twice, and a graph */
+    r->count = kept;
+    CHECK_OK(mgpu_run_state_write(&s, path));
+    mgpu_run_state_free(&s);
+}
+
+static const char *notes_of(const char *path, const struct mgpu_options *o)
+{
+    struct mgpu_trainer *t;
+    *noted = 0;
+    mgpu_set_note(take_note, NULL);
+    CHECK_OK(mgpu_trainer_new(&t, path, o));
+    mgpu_set_note(NULL, NULL);
+    mgpu_trainer_free(t);
+    return noted;
+}
+
+/* Other data of the same sizes, and another graph of the same weights; in an old checkpoint nothing
+ * tells of them. */
+static void test_contents(void)
+{
+    struct mgpu_options o = plain(), other;
+    const char *tanh = tiny_model("input x float N 4\n" W1 W2 B2 NORM "h = MatMul(x, w1)\n"
+                                  "n = BatchNormalization(h, scale, shift, mean, var)\n"
+                                  "r = Tanh(n)\ny = Gemm(r, w2, b2)\noutput y float N 3\n");
+    const char *saved = build_path("saved.onnx");
+    struct mgpu_trainer *t;
+    double losses[16];
+    o.steps = 5;
+    run(model, &o, losses, file);
+    o.resume = file;
+    o.steps = 10;
+    other = o;
+    other.data = tiny_list(tiny_noise("x", 9, 2, (int64_t[]){SAMPLES, 4}), o.data[1], NULL);
+    CHECK_(!strstr(notes_of(model, &o), "is not what it was"), "%s", noted);
+    CHECK_(!strstr(notes_of(tiny_model(reordered), &o), "is not what it was"), "%s", noted);
+    CHECK_OK(mgpu_trainer_new(&t, model, &o)); /* its own file, in the form for inference */
+    CHECK_OK(mgpu_save(t, saved));
+    mgpu_trainer_free(t);
+    CHECK_(!strstr(notes_of(saved, &o), "is not what it was"), "%s", noted);
+    CHECK_(strstr(notes_of(model, &other), "--data: what 'x' holds is not what it was in the run"),
+           "%s", noted);
+    CHECK_(!strstr(noted, "label' holds") && !strstr(noted, "graph"), "%s", noted);
+    CHECK_(strstr(notes_of(tanh, &o), " is not what it was in the run before") &&
+               strstr(noted, "the graph of "),
+           "%s", noted);
+    other.val = other.data;
+    CHECK_(strstr(notes_of(model, &other), "--val: what 'x' holds"), "%s", noted);
+    forget_contents(file);
+    CHECK_(!strstr(notes_of(tanh, &other), "is not what it was"), "%s", noted);
+}
+
 int main(void)
 {
     tiny_begin();
@@ -519,6 +583,7 @@ int main(void)
     test_refused();
     test_broken();
     test_notes();
+    test_contents();
     build_end();
     tiny_end();
     return test_end();

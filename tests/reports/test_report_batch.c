@@ -80,6 +80,38 @@ static void test_baked_training(void)
     CHECK_(r.rc < 0, "4 samples became 2 outputs");
 }
 
+/* The batch of the export where its place cannot be told: the node and the way out are said, also
+ * where the numbers are right as they stand. */
+static void test_baked_inside(void)
+{
+    const char *model = tiny_model("input x float 2 3 4\n"
+                                   "init flat int64 2 = 6 4\n"
+                                   "init back int64 3 = 3 2 4\n"
+                                   "init w float 4 4 = .25\n"
+                                   "t = Transpose(x) perm=[1,0,2]\n"
+                                   "r = Reshape(t, flat) name=\"baked\"\n"
+                                   "m = MatMul(r, w)\n"
+                                   "u = Reshape(m, back)\n"
+                                   "v = Transpose(u) perm=[1,0,2]\n"
+                                   "y = ReduceMean(v) axes=[1] keepdims=0\n"
+                                   "output y float 2 4\n");
+    static const char want[] = "node 'baked' (Reshape) makes float[6,4] of float[3,N,4]";
+    const char *x = tiny_noise("x", 3, 3, (int64_t[]){2, 3, 4});
+    struct tiny_result r;
+    struct mgpu_options o = MGPU_OPTIONS;
+    CHECK(predict(model, x, 2, devices[0], tiny_path("baked.npz")) < 0);
+    CHECK_(strstr(mgpu_error(), want), "%s", mgpu_error());
+    o.data = tiny_list(x, tiny_noise("label", 4, 2, (int64_t[]){2, 4}), NULL);
+    o.loss = tiny_list("mse", NULL);
+    o.batch = 2;
+    tiny_train(&r, model, &o, NULL, 0);
+    CHECK_(r.rc < 0 && strstr(r.error, want) && strstr(r.error, "dynamic_shapes"), "%s", r.error);
+    o.batch = 1;
+    tiny_train(&r, model, &o, NULL, 0);
+    CHECK_(r.rc < 0 && strstr(r.error, "'baked'") && strstr(r.error, "dynamic_shapes"), "%s",
+           r.error);
+}
+
 /* ---- Row 26: shape arithmetic -------------------------------------------------------------------
  */
 
@@ -267,6 +299,7 @@ int main(void)
     tiny_begin();
     test_baked_batch();
     test_baked_training();
+    test_baked_inside();
     test_shape_arithmetic();
     test_unreadable_sample();
     test_no_memory();

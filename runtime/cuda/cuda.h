@@ -22,8 +22,8 @@ struct mgpu_gpu_facts {
 };
 int mgpu_cuda_facts(struct mgpu_gpu_facts *out, int index);
 
-/* Where a run goes that names no devices: "cuda:0" where that can be used; else "cpu", and if there
- * is a GPU all the same a note says why. */
+/* Where a run goes that names no devices: "cuda:0" where that can be taken (it is, for a moment);
+ * else "cpu", and if there is a GPU all the same a note says why. */
 const char *mgpu_cuda_default(void);
 
 /* Whether it multiplies bfloat16 and TF32. */

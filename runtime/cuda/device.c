@@ -2,6 +2,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/cuda/cuda.h"
+#include "runtime/cuda/gpu.h"
 
 #include <stdlib.h>
 
@@ -140,6 +141,17 @@ int mgpu_cuda_check(int index)
     return mgpu_prefix(mgpu_cuda_load_dnn(&dnn), "no cuDNN");
 }
 
+/* It may be there and not to be had: taken by another process alone, without memory for a context.
+ */
+static int try_gpu(int index)
+{
+    struct mgpu_gpu gpu;
+    MGPU_TRY(mgpu_cuda_check(index));
+    MGPU_TRY(mgpu_gpu_open(&gpu, index, false));
+    mgpu_gpu_close(&gpu);
+    return 0;
+}
+
 const char *mgpu_cuda_default(void)
 {
     struct mgpu_cuda_driver driver;
@@ -147,7 +159,7 @@ const char *mgpu_cuda_default(void)
     if (!driver.cuInit || driver.cuInit(0) == CUDA_ERROR_NO_DEVICE)
         return "cpu";
     if (rc == 0)
-        rc = mgpu_cuda_check(0);
+        rc = try_gpu(0);
     if (rc < 0) {
         mgpu_note("training on the CPU; the GPU cannot be used: %s", mgpu_error());
         return "cpu";

@@ -413,6 +413,11 @@ static int open_rank(struct mgpu_gpu_ranks *all, int r)
     return 0;
 }
 
+static int cannot_use(int gpu, int rc)
+{
+    return mgpu_prefix(rc, "cuda:%d cannot be used (for the CPU, type --devices cpu)", gpu);
+}
+
 int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, bool tf32, int replicas, int places)
 {
     struct mgpu_gpu_ranks *all = mgpu_xcalloc(1, sizeof *all);
@@ -420,7 +425,7 @@ int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, bool tf32, int replicas
     int rc = mgpu_gpu_open(&all->gpu, gpu, tf32);
     if (rc < 0) {
         free(all);
-        return rc;
+        return cannot_use(gpu, rc);
     }
     all->count = all->references = replicas * places;
     all->replicas = replicas;
@@ -439,5 +444,5 @@ int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, bool tf32, int replicas
         rc = make_events(&all->rank[0], all->done, MGPU_GPU_RUNS);
     for (int r = 0; r < replicas * places && rc < 0; r++) /* `all` goes with the last one */
         free_engine(out[r]);
-    return rc;
+    return cannot_use(gpu, rc);
 }

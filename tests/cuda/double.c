@@ -144,6 +144,11 @@ void double_driver_version(int version)
     double_gpu.version = version;
 }
 
+void double_busy(bool busy)
+{
+    double_gpu.busy = busy;
+}
+
 void double_most_streams(int count)
 {
     double_gpu.streams_left = count;

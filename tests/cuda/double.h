@@ -49,6 +49,9 @@ void double_drop_wait(int wait);
 /* The version of CUDA that the driver runs; that of the headers unless this says so. */
 void double_driver_version(int version);
 
+/* From now on its GPUs belong to another process alone. */
+void double_busy(bool busy);
+
 /* From now on captures fail. */
 void double_no_capture(bool fails);
 

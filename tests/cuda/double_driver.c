@@ -87,6 +87,8 @@ static CUresult error_string(CUresult result, const char **text)
 static CUresult retain(CUcontext *context, CUdevice device)
 {
     (void)device;
+    if (double_gpu.busy)
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
     double_gpu.alive++;
     *context = (CUcontext)&double_gpu;
     return CUDA_SUCCESS;

@@ -103,7 +103,7 @@ struct double_gpu {
     uint64_t seed;
     int complaints, drop;
     float elapsed; /* what lies between any two events, in milliseconds */
-    bool no_capture;
+    bool busy, no_capture;
     int streams_left; /* that can be made; -1: any number */
     const int *sm;    /* to compile for */
     int sms;

@@ -90,6 +90,10 @@ static void test_default(void)
     check_default("cpu");
     CHECK(strstr(note, "the GPU cannot be used: the NVIDIA driver is too old"));
     double_driver_version(CUDA_VERSION);
+    double_busy(true);
+    check_default("cpu");
+    CHECK(strstr(note, "the GPU cannot be used: cuDevicePrimaryCtxRetain"));
+    double_busy(false);
 }
 
 /* ---- As it should be ------------------------------------------------------------------------- */
@@ -464,6 +468,10 @@ static void test_memory(void)
     double_begin(1, 2000);
     CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "MiB are free");
     double_begin(1, INT64_C(1) << 30);
+    double_busy(true);
+    CHECK_FAILS(mgpu_trainer_new(&t, model, &o),
+                "cuda:0 cannot be used (for the CPU, type --devices cpu): cuDevicePrimaryCtx");
+    double_busy(false);
     o.devices = "cuda:1";
     CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "there is no GPU 1, only cuda:0");
     double_begin(2, INT64_C(1) << 30);

@@ -7,6 +7,7 @@
 #include "runtime/cuda/library.h"
 #include "runtime/cuda/library_kernels.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,6 +54,22 @@ int mgpu_gpu_enter(const struct mgpu_gpu *gpu)
     return 0;
 }
 
+/* In MiB; rounded so that what is needed never looks like what is free. */
+static int no_memory(int64_t bytes, size_t available, size_t total, const char *what)
+{
+    double needed = ceil((double)bytes / 0x1p20 * 1e3) / 1e3;
+    double there = floor((double)available / 0x1p20 * 1e3) / 1e3, all = (double)total / 0x1p20;
+    if ((uint64_t)bytes > available)
+        return mgpu_fail(MGPU_ENOMEM,
+                         "%.3f MiB are needed for %s, %.3f of %.3f MiB are free: %.3f MiB are "
+                         "missing",
+                         needed, what, there, all, needed - there);
+    return mgpu_fail(MGPU_ENOMEM,
+                     "%.3f MiB are needed for %s, and the driver does not give them, although %.3f "
+                     "of %.3f MiB are free",
+                     needed, what, there, all);
+}
+
 int mgpu_gpu_alloc(const struct mgpu_gpu *gpu, CUdeviceptr *out, int64_t bytes, const char *what)
 {
     size_t available = 0, total = 0;
@@ -61,9 +78,7 @@ int mgpu_gpu_alloc(const struct mgpu_gpu *gpu, CUdeviceptr *out, int64_t bytes, 
     CUresult result = (uint64_t)bytes > available ? CUDA_ERROR_OUT_OF_MEMORY
                                                   : gpu->cu.cuMemAlloc(out, (size_t)bytes + !bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        return mgpu_fail(MGPU_ENOMEM, "cuda:%d: %s needs %.1f MiB, %.1f of %.1f MiB are free",
-                         gpu->index, what, (double)bytes / 0x1p20, (double)available / 0x1p20,
-                         (double)total / 0x1p20);
+        return no_memory(bytes, available, total, what);
     return mgpu_cuda_status(&gpu->cu, result, "cuMemAlloc");
 }
 

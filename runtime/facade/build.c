@@ -9,6 +9,7 @@
 #include "runtime/graph/gradient.h"
 #include "runtime/ops/build.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -381,6 +382,31 @@ static int bind_rank(struct mgpu_trainer *t, struct mgpu_rank *rank, bool share)
     return 0;
 }
 
+const char *mgpu_memory_text(char to[MGPU_MEMORY_TEXT], const int64_t bytes[MGPU_BUFFERS])
+{
+    snprintf(to, MGPU_MEMORY_TEXT,
+             "weights %.1f MiB, gradients that are kept %.1f, optimizer state %.1f, frozen and "
+             "statistics %.1f, activations and other gradients %.1f, inputs and results %.1f",
+             (double)bytes[MGPU_BUFFER_WEIGHTS] / 0x1p20,
+             (double)bytes[MGPU_BUFFER_GRADIENTS] / 0x1p20,
+             (double)bytes[MGPU_BUFFER_STATES] / 0x1p20, (double)bytes[MGPU_BUFFER_FIXED] / 0x1p20,
+             (double)bytes[MGPU_BUFFER_ARENA] / 0x1p20,
+             (double)(bytes[MGPU_BUFFER_INPUTS] + bytes[MGPU_BUFFER_RESULTS]) / 0x1p20);
+    return to;
+}
+
+/* Says what the memory is for, and what takes less. */
+static int too_little_memory(const struct mgpu_trainer *t, const struct mgpu_rank *rank)
+{
+    char why[1024], memory[MGPU_MEMORY_TEXT];
+    bool trains = !t->options.inference, cpu = rank->device.gpu >= 0 && !t->half;
+    snprintf(why, sizeof why, "%s", mgpu_error());
+    return mgpu_fail(MGPU_ENOMEM, "%s (%s); try a smaller --batch%s%s%s", why,
+                     mgpu_memory_text(memory, rank->bytes), trains ? ", --accumulate M" : "",
+                     trains && !t->options.recompute ? ", --recompute" : "",
+                     cpu ? ", or the CPU (--devices cpu)" : "");
+}
+
 static int allocate_rank(struct mgpu_trainer *t, int r, bool share)
 {
     int64_t bytes[MGPU_BUFFERS];
@@ -392,8 +418,10 @@ static int allocate_rank(struct mgpu_trainer *t, int r, bool share)
         for (int b = 0; t->compiled[i].program[r] && b < MGPU_BUFFERS; b++)
             if (t->compiled[i].program[r]->bytes[b] > bytes[b])
                 bytes[b] = t->compiled[i].program[r]->bytes[b];
-    MGPU_TRY(mgpu_rank_allocate(rank, bytes));
-    return bind_rank(t, rank, share);
+    int rc = mgpu_rank_allocate(rank, bytes);
+    if (rc == 0)
+        rc = bind_rank(t, rank, share);
+    return rc == MGPU_ENOMEM ? too_little_memory(t, rank) : rc;
 }
 
 /* The whole batch on no rank: finds constants that depend on a sample's place, which a rank's part

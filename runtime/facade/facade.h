@@ -278,6 +278,9 @@ bool mgpu_updates_early(const struct mgpu_trainer *t);
 int mgpu_find_towers(struct mgpu_plan *plan, struct mgpu_trainer *t, int64_t batch);
 /* Every program that the batches of these modes need; allocates and fills the ranks' memory. */
 int mgpu_build_programs(struct mgpu_trainer *t, unsigned modes);
+/* A rank's memory, by what it is for. Returns `to`. */
+enum { MGPU_MEMORY_TEXT = 320 };
+const char *mgpu_memory_text(char to[MGPU_MEMORY_TEXT], const int64_t bytes[MGPU_BUFFERS]);
 /* From now on training programs note what each instruction takes (mgpu_trainer_profile). */
 void mgpu_profile_begin(struct mgpu_trainer *t);
 struct mgpu_program *mgpu_find_program(const struct mgpu_trainer *t, enum mgpu_mode mode,

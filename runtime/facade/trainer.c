@@ -362,22 +362,15 @@ void mgpu_trainer_facts(const struct mgpu_trainer *t, struct mgpu_facts *f)
 int mgpu_trainer_describe(struct mgpu_trainer *t, FILE *to)
 {
     struct mgpu_facts f;
+    char memory[MGPU_MEMORY_TEXT];
     mgpu_trainer_facts(t, &f);
     fprintf(to, "plan: %s, %d rank%s of %d thread%s\n", f.strategy, f.ranks,
             f.ranks == 1 ? "" : "s", f.threads, f.threads == 1 ? "" : "s");
     for (int r = 0; r < f.ranks; r++) {
         const struct mgpu_rank *rank = mgpu_team_rank(t->team, r);
-        const int64_t *b = rank->bytes;
-        fprintf(to,
-                "rank %d (%s)%s: weights %.1f MiB, gradients that are kept %.1f, optimizer state "
-                "%.1f, frozen and statistics %.1f, activations and other gradients %.1f, inputs "
-                "and results %.1f\n",
-                r, rank->device.name,
+        fprintf(to, "rank %d (%s)%s: %s\n", r, rank->device.name,
                 rank->lender ? " with the weights and state of the first" : "",
-                (double)b[MGPU_BUFFER_WEIGHTS] / 0x1p20, (double)b[MGPU_BUFFER_GRADIENTS] / 0x1p20,
-                (double)b[MGPU_BUFFER_STATES] / 0x1p20, (double)b[MGPU_BUFFER_FIXED] / 0x1p20,
-                (double)b[MGPU_BUFFER_ARENA] / 0x1p20,
-                (double)(b[MGPU_BUFFER_INPUTS] + b[MGPU_BUFFER_RESULTS]) / 0x1p20);
+                mgpu_memory_text(memory, rank->bytes));
     }
     fprintf(to,
             "%d weights trained (%lld elements), %d frozen, %d running statistics\n"

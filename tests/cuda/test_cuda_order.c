@@ -466,7 +466,12 @@ static void test_memory(void)
     struct mgpu_trainer *t;
     struct mgpu_options o = options("cuda:0");
     double_begin(1, 2000);
-    CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "MiB are free");
+    CHECK_FAILS(mgpu_trainer_new(&t, model, &o),
+                "rank 0 (cuda:0): 0.006 MiB are needed for weights, gradients, optimizer state and "
+                "activations, 0.001 of 0.002 MiB are free: 0.005 MiB are missing (weights 0.0 MiB");
+    CHECK(strstr(mgpu_error(),
+                 "); try a smaller --batch, --accumulate M, --recompute, or the CPU (--devices "
+                 "cpu)"));
     double_begin(1, INT64_C(1) << 30);
     double_busy(true);
     CHECK_FAILS(mgpu_trainer_new(&t, model, &o),

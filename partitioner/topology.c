@@ -512,6 +512,16 @@ static bool is_file(const char *spec)
     return strchr(spec, '/') || (n > 5 && !strcmp(spec + n - 5, ".json"));
 }
 
+/* GPUs that are here are called "cuda", which someone who asks for "gpu" is told. */
+static int parse_name(struct mgpu_topology **out, const char *spec)
+{
+    static const char *const here[] = {"cpu", "cuda", "gpu"};
+    for (int i = 0; i < 3; i++)
+        if (!strncmp(spec, here[i], strlen(here[i])))
+            return parse_here(out, spec);
+    return parse_short(out, spec);
+}
+
 int mgpu_topology_parse(struct mgpu_topology **out, const char *spec)
 {
     *out = NULL;
@@ -519,7 +529,10 @@ int mgpu_topology_parse(struct mgpu_topology **out, const char *spec)
         return mgpu_fail(MGPU_EUSAGE, "--devices: nothing is named");
     if (is_file(spec))
         return mgpu_prefix(mgpu_topology_json(out, spec), "--devices");
-    if (!strncmp(spec, "cpu", 3) || !strncmp(spec, "cuda", 4))
-        return parse_here(out, spec);
-    return parse_short(out, spec);
+    char *name = mgpu_xstrdup(spec);
+    for (char *c = name; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+    int rc = parse_name(out, name);
+    free(name);
+    return rc;
 }

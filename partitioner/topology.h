@@ -6,6 +6,7 @@
  *     2x8xh100-ib   4x8xa100-ib200     machines x GPUs, one network adapter a GPU
  *     4x4xv100-eth25                   machines x GPUs, one network adapter a machine (Gb/s)
  *     2xcpu                            one-core CPU devices
+ *     8xH100-NVLink                    names may be written so
  *     rack.json                        a topology file (topology_json.c says what it holds)
  */
 #ifndef MGPU_PARTITIONER_TOPOLOGY_H

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static int allowed_cores(int core[MGPU_MAX_CORES])
 {
@@ -83,10 +84,7 @@ static int parse_cpu(struct list *l, const char *item, const char **at)
 static int list_gpus(struct list *gpus, const char *item, const char **at)
 {
     int count = 1;
-    if (**at && **at != ':' && **at != ',')
-        return mgpu_fail(MGPU_EUSAGE, "--devices: '%s' is no device; use cuda:0,1 or cuda:all",
-                         item);
-    if (**at == ':' && strncmp(*at, ":all", 4))
+    if (**at == ':' && strncasecmp(*at, ":all", 4))
         return parse_numbers(gpus, item, at);
     if (**at == ':') {
         MGPU_TRY(mgpu_cuda_count(&count));
@@ -112,21 +110,30 @@ static int parse_gpus(struct list *l, const char *item, const char **at)
                                            item);
 }
 
+static int no_device(const char *item)
+{
+    return mgpu_fail(MGPU_EUSAGE,
+                     "--devices: '%s' is no device here; use cuda:0, cpu, cpu:0,cpu:1 or cpu:0-3 "
+                     "(8xh100-nvlink, 2xcpu and files are for mgpu-partition)",
+                     item);
+}
+
 static int parse_list(struct list *l, const char *text)
 {
     const char *at = text;
     for (;;) {
         const char *item = at;
-        bool gpu = !strncmp(at, "cuda", 4);
-        if (!gpu && strncmp(at, "cpu", 3))
-            return mgpu_fail(MGPU_EUSAGE,
-                             "--devices: '%s' is no device; use cpu, cpu:0,cpu:1 or cpu:0-3", item);
-        at += gpu ? 4 : 3;
+        bool gpu = !strncasecmp(at, "cuda", 4), cpu = !strncasecmp(at, "cpu", 3);
+        if (!*item)
+            return mgpu_fail(MGPU_EUSAGE, "--devices: '%s' lacks a device at its end", text);
+        at += gpu ? 4 : cpu ? 3 : 0;
+        if ((!gpu && !cpu) || (*at && *at != ':' && *at != ','))
+            return no_device(item);
         MGPU_TRY(gpu ? parse_gpus(l, item, &at) : parse_cpu(l, item, &at));
         if (!*at)
             return 0;
         if (*at != ',')
-            return mgpu_fail(MGPU_EUSAGE, "--devices: cannot read '%s'", item);
+            return no_device(item);
         at++;
     }
 }

@@ -124,13 +124,21 @@ static void check_list(void)
 {
     struct mgpu_rank_device *devices;
     int count;
-    const char *lists[] = {"cpu:0,cuda:1023", "cuda", "cuda:0", "cuda:0,1", "cuda:all"};
+    const char *lists[] = {"cpu:0,cuda:1023", "cuda",     "cuda:0",  "CUDA:0",
+                           "cuda:0,1",        "cuda:all", "Cuda:ALL"};
+    const char *none[] = {"gpu", "mps", "cuda0", "cuda3,cpu", "cpu2", "cpu:0x", "cpu,h100"};
     bool here = mgpu_cuda_count(&count) == 0;
     for (size_t i = 0; i < (here ? 1 : sizeof lists / sizeof *lists); i++)
         CHECK_FAILS(mgpu_devices_parse(&devices, &count, lists[i], 0), "type --devices cpu");
     CHECK_FAILS(mgpu_devices_parse(&devices, &count, "cuda:x", 0), "needs a device number");
     CHECK_FAILS(mgpu_devices_parse(&devices, &count, "cuda:3-1", 0), "counts down");
-    CHECK_FAILS(mgpu_devices_parse(&devices, &count, "cuda3", 0), "is no device");
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        CHECK_FAILS(mgpu_devices_parse(&devices, &count, none[i], 0),
+                    "is no device here; use cuda:0, cpu, cpu:0,cpu:1");
+    CHECK_FAILS(mgpu_devices_parse(&devices, &count, "cpu:0,", 0), "'cpu:0,' lacks a device");
+    CHECK_OK(mgpu_devices_parse(&devices, &count, "CPU:0,Cpu", 0));
+    CHECK(count == 2 && !strcmp(devices[0].name, "cpu:0") && !strcmp(devices[1].name, "cpu"));
+    free(devices);
     if (mgpu_cuda_count(&count) < 0)
         CHECK(strstr(mgpu_error(), "driver") || strstr(mgpu_error(), "GPU"));
     CHECK(mgpu_devices_parse(&devices, &count, "cuda:1023", 0) < 0 && !devices);

@@ -62,6 +62,14 @@ static void check_short_names(void)
     CHECK(t->devices == 1024);
     mgpu_topology_free(t);
 
+    t = parse("2xH100-NVLink");
+    CHECK(t->devices == 2 && !strcmp(t->kind[0].name, "h100"));
+    mgpu_topology_free(t);
+
+    t = parse("CPU");
+    CHECK(t->devices == 1 && !strcmp(t->device[0].name, "cpu"));
+    mgpu_topology_free(t);
+
     t = parse("3xcpu");
     CHECK(t->devices == 3 && t->kind[0].threads == 1 && t->kind[0].busy == 3);
     CHECK(!strcmp(t->device[2].name, "cpu:2"));
@@ -88,6 +96,7 @@ static void check_refused_names(void)
     CHECK_FAILS(mgpu_topology_parse(&t, "2x2xcpu"), "one machine");
     CHECK_FAILS(mgpu_topology_parse(&t, "2xcpu-nvlink"), "take no link");
     CHECK_FAILS(mgpu_topology_parse(&t, "cuda:0"), "type --devices cpu");
+    CHECK_FAILS(mgpu_topology_parse(&t, "gpu"), "'gpu' is no device here; use cuda:0, cpu");
     CHECK_FAILS(mgpu_topology_parse(&t, "cpu:x"), "needs a device number");
     CHECK_FAILS(mgpu_topology_parse(&t, "no/such.json"), "No such file");
     CHECK(t == NULL);

@@ -3,6 +3,7 @@
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/compile/program.h"
+#include "runtime/executor/devices.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -58,15 +59,15 @@ static int settle_weights(struct mgpu_planner *p)
                            name, p->label[0]);
 }
 
-static int check_types(const struct mgpu_planner *p)
+static int check_precision(const struct mgpu_planner *p)
 {
     const struct mgpu_topology *t = p->planned->topology;
-    for (int i = 0; p->rate == MGPU_RATE_HALF && i < t->devices; i++)
-        if (t->kind[t->device[i].kind].threads)
-            return mgpu_fail(MGPU_EUNSUPPORTED,
-                             "--precision %s: the kernels of %s compute in float32 and float64; "
-                             "plan for GPUs, or leave --precision out",
-                             p->options->precision, p->label[i]);
+    for (int i = 0; p->options->precision && i < t->devices; i++) {
+        const struct mgpu_device_kind *kind = &t->kind[t->device[i].kind];
+        const char *name = kind->threads ? p->label[i] : kind->name;
+        MGPU_TRY(
+            mgpu_device_check_precision(name, kind->threads > 0, kind->sm, p->options->precision));
+    }
     return 0;
 }
 
@@ -91,7 +92,7 @@ static int settle_devices(struct mgpu_planner *p)
         t->device[i].memory = o->memory;
     tell_likeness(t);
     label_devices(p);
-    MGPU_TRY(check_types(p));
+    MGPU_TRY(check_precision(p));
     return settle_weights(p);
 }
 

@@ -30,6 +30,7 @@ struct mgpu_device_kind {
     double efficiency_compute, efficiency_memory; /* of large kernels, shares of the peaks */
     double interference; /* tasks take this many times longer while a collective runs; 0 is 1 */
     int ranks;           /* of one GPU, whose kernels take turns; 0 is 1 */
+    int sm;              /* compute capability of a GPU: 90 is 9.0; 0: not known */
     int threads;         /* of a CPU device; 0: a GPU */
     int busy; /* CPU devices that work at the same time: which measured times hold (profile.h) */
     bool in_turns; /* each of those works for a part of the step only: branches */

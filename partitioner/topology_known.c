@@ -62,6 +62,7 @@ const struct mgpu_known_device *mgpu_known_gpu(const char *name, int sm, int64_t
 void mgpu_kind_of_known(struct mgpu_device_kind *kind, const struct mgpu_known_device *known)
 {
     *kind = (struct mgpu_device_kind){.name = known->name,
+                                      .sm = known->sm,
                                       .bytes = known->memory_gb_s * 1e9,
                                       .launch_ms = 7e-3,
                                       .efficiency_compute = 0.7,

@@ -26,9 +26,6 @@ int mgpu_cuda_facts(struct mgpu_gpu_facts *out, int index);
  * else "cpu", and if there is a GPU all the same a note says why. */
 const char *mgpu_cuda_default(void);
 
-/* Whether it multiplies bfloat16 and TF32. */
-int mgpu_cuda_check_types(int index);
-
 /* The engines of the ranks of one GPU, replicas * places of them (engine.h). They are freed one by
  * one; their programs run on all of them at the same time. `tf32`: products of floats may be
  * rounded to TF32. */

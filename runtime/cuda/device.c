@@ -93,25 +93,6 @@ int mgpu_cuda_driver_check(const struct mgpu_cuda_driver *driver, int index, int
     return 0;
 }
 
-int mgpu_cuda_driver_check_types(const struct mgpu_cuda_driver *driver, int index)
-{
-    int sm;
-    MGPU_TRY(mgpu_cuda_driver_check(driver, index, &sm));
-    if (sm >= 80)
-        return 0;
-    return mgpu_fail(MGPU_EDEVICE,
-                     "cuda:%d has compute capability %d.%d; products of bfloat16 and TF32 need 8.0 "
-                     "(f16 and f32 do not)",
-                     index, sm / 10, sm % 10);
-}
-
-int mgpu_cuda_check_types(int index)
-{
-    struct mgpu_cuda_driver driver;
-    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&driver), "no NVIDIA driver"));
-    return mgpu_cuda_driver_check_types(&driver, index);
-}
-
 int mgpu_cuda_facts(struct mgpu_gpu_facts *out, int index)
 {
     struct mgpu_cuda_driver driver;

@@ -28,11 +28,6 @@ const char *mgpu_cuda_default(void)
     return "cpu";
 }
 
-int mgpu_cuda_check_types(int index)
-{
-    return mgpu_cuda_check(index);
-}
-
 int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, bool tf32, int replicas, int places)
 {
     (void)out, (void)tf32, (void)replicas, (void)places;

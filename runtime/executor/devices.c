@@ -215,3 +215,19 @@ int mgpu_devices_multiplex(struct mgpu_rank_device **devices, int *count, int ra
     *count = ranks;
     return 0;
 }
+
+int mgpu_device_check_precision(const char *device, bool cpu, int sm, const char *precision)
+{
+    bool bf16 = !strcmp(precision, "bf16");
+    if (cpu && (bf16 || !strcmp(precision, "f16")))
+        return mgpu_fail(MGPU_EUNSUPPORTED,
+                         "--precision %s: the kernels of %s compute in float32 and float64; use a "
+                         "GPU (--devices cuda:0), or leave --precision out",
+                         precision, device);
+    if (!cpu && sm && sm < 80 && (bf16 || !strcmp(precision, "tf32")))
+        return mgpu_fail(MGPU_EDEVICE,
+                         "--precision %s: %s has compute capability %d.%d; products of bfloat16 "
+                         "and TF32 need 8.0 (f16 and f32 do not)",
+                         precision, device, sm / 10, sm % 10);
+    return 0;
+}

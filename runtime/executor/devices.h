@@ -24,6 +24,11 @@ struct mgpu_rank_device {
  * OMP_THREAD_LIMIT bounds them. Errors name the part of the list that is wrong. */
 int mgpu_devices_parse(struct mgpu_rank_device **out, int *count, const char *list, int threads);
 
+/* Whether a device can train in `precision` (a word of --precision): a CPU, or a GPU of compute
+ * capability `sm` (90: 9.0; 0: not known). What it cannot is refused; a CPU is let take float32 for
+ * TF32. */
+int mgpu_device_check_precision(const char *device, bool cpu, int sm, const char *precision);
+
 /* `ranks` logical ranks of one thread each, multiplexed on the devices there are (--deterministic).
  */
 int mgpu_devices_multiplex(struct mgpu_rank_device **devices, int *count, int ranks);

@@ -3,7 +3,6 @@
 #include "runtime/compile/half.h"
 #include "runtime/compile/rounded.h"
 #include "runtime/compile/rewrite.h"
-#include "runtime/cuda/cuda.h"
 #include "runtime/facade/facade.h"
 #include "runtime/graph/alike.h"
 #include "runtime/graph/gradient.h"
@@ -181,7 +180,7 @@ static int fuse_attention(struct mgpu_graph *g, const struct mgpu_trainer *t)
 {
     bool cpus = on_cpus(t), library = !cpus && t->half;
     for (int i = 0; t->devices && i < t->device_count && library; i++)
-        library = mgpu_cuda_check_types(t->devices[i].gpu) == 0;
+        library = mgpu_check_precision(&t->devices[i], "bf16") == 0;
     return cpus || library ? mgpu_fuse_attention(g, library) : 0;
 }
 

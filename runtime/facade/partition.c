@@ -1,6 +1,7 @@
 /* Plans for a model without data: what mgpu-partition does. */
 #include "partitioner/annotate.h"
 #include "partitioner/planner.h"
+#include "partitioner/topology.h"
 #include "runtime/base/names.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
@@ -188,6 +189,8 @@ int mgpu_partition_new(struct mgpu_partition **out, const char *model,
         mgpu_planner_model_of(&m, p->trainer, options->precision ? options->precision : "f32");
         rc = mgpu_planner_run(&p->planned, &m, &o);
     }
+    if (rc == 0)
+        mgpu_note_tf32(o.precision, mgpu_topology_has_cpus(p->planned->topology), "the CPU");
     if (rc < 0)
         mgpu_partition_free(p);
     else

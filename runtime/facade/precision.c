@@ -50,24 +50,28 @@ int mgpu_settle_precision(struct mgpu_trainer *t)
     return 0;
 }
 
+int mgpu_check_precision(const struct mgpu_rank_device *d, const char *precision)
+{
+    struct mgpu_gpu_facts gpu = {0};
+    if (d->gpu >= 0)
+        MGPU_TRY(mgpu_cuda_facts(&gpu, d->gpu));
+    return mgpu_device_check_precision(d->name, d->gpu < 0, gpu.sm, precision);
+}
+
+void mgpu_note_tf32(const char *precision, bool cpu, const char *device)
+{
+    if (cpu && precision && !strcmp(precision, "tf32"))
+        mgpu_note("--precision tf32: only a GPU has TF32; %s computes in float32", device);
+}
+
 int mgpu_settle_precision_devices(struct mgpu_trainer *t, int ranks)
 {
+    const char *precision = t->options.precision;
     for (int i = 0; i < ranks; i++) {
-        struct mgpu_rank_device *d = &t->devices[i];
-        d->tf32 = t->tf32;
-        if (d->gpu >= 0 && (t->tf32 || t->half == MGPU_BFLOAT16))
-            MGPU_TRY(
-                mgpu_prefix(mgpu_cuda_check_types(d->gpu), "--precision %s", t->options.precision));
-        if (d->gpu >= 0)
-            continue;
-        if (t->half)
-            return mgpu_fail(MGPU_EUNSUPPORTED,
-                             "--precision %s: the kernels of %s compute in float32 and float64; "
-                             "use a GPU (--devices cuda:0), or leave --precision out",
-                             t->options.precision, d->name);
-        if (t->tf32 && i == 0)
-            mgpu_note("--precision tf32: only a GPU has TF32; %s computes in float32", d->name);
+        t->devices[i].tf32 = t->tf32;
+        MGPU_TRY(precision ? mgpu_check_precision(&t->devices[i], precision) : 0);
     }
+    mgpu_note_tf32(precision, t->devices[0].gpu < 0, t->devices[0].name);
     return 0;
 }
 

@@ -88,10 +88,9 @@ static void check_driver(void)
     CHECK_OK(mgpu_cuda_driver_facts(&driver, 1, &facts));
     CHECK(!strcmp(facts.name, "GPU 1") && facts.sm == 90 && facts.memory == INT64_C(1) << 35);
     CHECK_FAILS(mgpu_cuda_driver_check(&driver, 2, &sm), "no GPU 2, only cuda:0 to cuda:1");
-    CHECK_OK(mgpu_cuda_driver_check_types(&driver, 1));
     fake.major = 7, fake.minor = 5;
-    CHECK_FAILS(mgpu_cuda_driver_check_types(&driver, 1),
-                "cuda:1 has compute capability 7.5; products of bfloat16 and TF32 need 8.0");
+    CHECK_OK(mgpu_cuda_driver_check(&driver, 1, &sm));
+    CHECK(sm == 75);
     fake.major = 9, fake.minor = 0;
     fake.version = CUDA_VERSION + 10;
     CHECK_OK(mgpu_cuda_driver_check(&driver, 0, &sm));
@@ -105,6 +104,18 @@ static void check_driver(void)
     CHECK_FAILS(mgpu_cuda_driver_check(&driver, 0, &sm), "does not start: cuInit: system not");
     fake.init = CUDA_ERROR_NO_DEVICE, fake.count = 0;
     CHECK_FAILS(mgpu_cuda_driver_check(&driver, 0, &sm), "an NVIDIA driver but no GPU");
+}
+
+static void check_precision(void)
+{
+    CHECK_OK(mgpu_device_check_precision("cuda:1", false, 80, "bf16"));
+    CHECK_OK(mgpu_device_check_precision("cuda:1", false, 75, "f16"));
+    CHECK_OK(mgpu_device_check_precision("mine", false, 0, "tf32"));
+    CHECK_OK(mgpu_device_check_precision("cpu", true, 0, "tf32"));
+    CHECK_FAILS(mgpu_device_check_precision("cpu", true, 0, "f16"), "the kernels of cpu compute");
+    CHECK_FAILS(mgpu_device_check_precision("cuda:1", false, 75, "tf32"),
+                "--precision tf32: cuda:1 has compute capability 7.5; products of bfloat16 and "
+                "TF32 need 8.0");
 }
 
 static void check_visible(void)
@@ -189,6 +200,7 @@ static void check_old_driver(void)
 int main(void)
 {
     check_driver();
+    check_precision();
     check_visible();
     check_list();
     check_libraries();

@@ -99,6 +99,13 @@ static void test_precision(void)
            (long long)moved[0], (long long)moved[1]);
     unlink(build_path("plan.json"));
     CHECK_REFUSED(TWO "--precision bf16", 1, "the kernels of cpu:0 compute in float32");
+    CHECK_REFUSED("wide.onnx --devices t4 --batch 64 --precision bf16", 1,
+                  "--precision bf16: t4 has compute capability 7.5; products of bfloat16");
+    CHECK_REFUSED("wide.onnx --devices v100 --batch 64 --precision tf32", 1, "v100 has compute");
+    CHECK_RUN("wide.onnx --devices t4 --batch 64 --precision f16");
+    CHECK_(!*err, "%s", err);
+    CHECK_RUN(TWO "--precision tf32");
+    CHECK_(strstr(err, "only a GPU has TF32; the CPU computes in float32"), "%s", err);
 }
 
 static int64_t memory_on(const char *devices)

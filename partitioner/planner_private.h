@@ -62,6 +62,9 @@ void mgpu_planner_tasks_free(struct mgpu_planner *planner);
 /* Keeps what the ranks of a data parallel step sum in the middle of it: `g` is a rank's graph. */
 void mgpu_planner_find_sums(struct mgpu_planner *planner, const struct mgpu_graph *g);
 
+/* Whether the devices are what --measure can time, where that is asked for. */
+int mgpu_planner_may_measure(const struct mgpu_planner *planner);
+
 /* Times the operators at the batches that single, branch-wise and data parallel steps have. */
 int mgpu_planner_measure(struct mgpu_planner *planner);
 

@@ -171,6 +171,28 @@ static void test_unknown_gpu(const char *model)
     CHECK_(likenesses == 1, "said %d times", likenesses);
 }
 
+static void count_progress(void *context, const char *what, double share)
+{
+    (void)what, (void)share;
+    ++*(int *)context;
+}
+
+/* What runs on a GPU is not measured, whatever is beside it; nor is anything else, then. */
+static void test_not_measured(const char *model)
+{
+    static const char *const devices[] = {"cuda:0", "cuda:0,cuda:0", "cuda:0,cpu", "cpu:0,cuda:0"};
+    struct mgpu_options o = options();
+    int begun = 0;
+    struct mgpu_partition_options p = {
+        .measure = true, .progress = count_progress, .progress_context = &begun};
+    struct mgpu_partition *made;
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        o.devices = devices[i];
+        CHECK_FAILS(mgpu_partition_new(&made, model, &o, &p), "only ranks on the CPU are measured");
+        CHECK(strstr(mgpu_error(), devices[i]) && !begun);
+    }
+}
+
 /* The second step, captured, without one of its waits (-1: with all). */
 static int step_without(const char *model, int wait, double *loss, bool *found)
 {
@@ -222,6 +244,7 @@ int main(void)
     check_skipped(model, "cpu:0");
     test_planned(model);
     test_unknown_gpu(model);
+    test_not_measured(model);
     test_dropped_events(model);
     double_end();
     CHECK_(!double_complaints(), "%s", double_complaint());

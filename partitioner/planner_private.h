@@ -22,7 +22,7 @@ enum mgpu_planner_variant {
 struct mgpu_planner_graph {
     int64_t batch;
     int variant;
-    int busy; /* CPU devices that work at the same time; 0: it does not matter */
+    int busy; /* devices that work at the same time; 0: it does not matter */
     struct mgpu_task_graph *graph;
 };
 

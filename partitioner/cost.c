@@ -98,7 +98,7 @@ double mgpu_roofline_ms(const struct mgpu_device_kind *kind, enum mgpu_rate rate
         compute /= mgpu_compute_efficiency(kind, compute);
     if (memory > 0)
         memory /= mgpu_memory_efficiency(kind, memory);
-    return steps * fmax(kind->launch_ms, fmax(1, kind->ranks) * fmax(compute, memory));
+    return fmax(1, kind->ranks) * steps * fmax(kind->launch_ms, fmax(compute, memory));
 }
 
 /* Computed at the rate of the half type or of TF32. */

@@ -30,9 +30,10 @@ enum mgpu_class mgpu_class_of(const struct mgpu_op *op);
 double mgpu_compute_efficiency(const struct mgpu_device_kind *kind, double ms);
 double mgpu_memory_efficiency(const struct mgpu_device_kind *kind, double ms);
 
-/* max(flops / peak / efficiency, bytes / bandwidth / efficiency, launch). Matrix work runs at
- * `rate`, all else at f32 (f64 at MGPU_RATE_F64); bytes are those of the node's types. A recurrent
- * node is that many steps in turn, each with its own launch. 0 for a view. */
+/* max(flops / peak / efficiency, bytes / bandwidth / efficiency, launch), times the ranks of the
+ * GPU, whose kernels take turns. Matrix work runs at `rate`, all else at f32 (f64 at
+ * MGPU_RATE_F64); bytes are those of the node's types. A recurrent node is that many steps in turn,
+ * each with its own launch. 0 for a view. */
 double mgpu_cost_ms(const struct mgpu_device_kind *kind, const struct mgpu_node *node,
                     enum mgpu_rate rate);
 

@@ -230,6 +230,7 @@ static int run(struct mgpu_planner *p)
 {
     MGPU_TRY(settle_words(p));
     MGPU_TRY(settle_devices(p));
+    MGPU_TRY(mgpu_planner_may_measure(p));
     MGPU_TRY(settle_model(p));
     MGPU_TRY(settle_pins(p));
     MGPU_TRY(settle_variants(p));

@@ -22,7 +22,7 @@ enum mgpu_planner_variant {
 struct mgpu_planner_graph {
     int64_t batch;
     int variant;
-    int busy; /* CPU devices that work at the same time; 0: it does not matter */
+    int busy; /* devices that work at the same time; 0: it does not matter */
     struct mgpu_task_graph *graph;
 };
 
@@ -61,6 +61,9 @@ void mgpu_planner_tasks_free(struct mgpu_planner *planner);
 
 /* Keeps what the ranks of a data parallel step sum in the middle of it: `g` is a rank's graph. */
 void mgpu_planner_find_sums(struct mgpu_planner *planner, const struct mgpu_graph *g);
+
+/* Whether the devices are what --measure can time, where that is asked for. */
+int mgpu_planner_may_measure(const struct mgpu_planner *planner);
 
 /* Times the operators at the batches that single, branch-wise and data parallel steps have. */
 int mgpu_planner_measure(struct mgpu_planner *planner);

@@ -158,7 +158,7 @@ static int build_tasks(struct mgpu_planner *p, int variant, int64_t batch, int b
     struct mgpu_graph *g;
     const struct mgpu_topology *t = p->planned->topology;
     MGPU_TRY(graph_at(p, variant, batch, &g));
-    struct mgpu_topology *now = mgpu_topology_first(t, 1, busy); /* for its kinds */
+    struct mgpu_topology *now = mgpu_topology_first(t, busy ? busy : 1, busy); /* for its kinds */
     for (int k = 0; k < now->kinds; k++) /* one replica on several devices */
         now->kind[k].in_turns = busy > 1 && batch == p->options->batch;
     int rc = tasks_of(p, variant, g, now, out);
@@ -166,11 +166,17 @@ static int build_tasks(struct mgpu_planner *p, int variant, int64_t batch, int b
     return rc;
 }
 
+/* Devices that work at the same time, where times depend on them: cores, and ranks of one GPU. */
+static int busy_of(const struct mgpu_topology *t, int devices)
+{
+    return mgpu_topology_has_cpus(t) || mgpu_topology_shares_gpus(t) ? devices : 0;
+}
+
 int mgpu_planner_tasks(void *context, int variant, int64_t batch, int devices,
                        const struct mgpu_task_graph **out)
 {
     struct mgpu_planner *p = context;
-    int busy = mgpu_topology_has_cpus(p->planned->topology) ? devices : 0;
+    int busy = busy_of(p->planned->topology, devices);
     for (int i = 0; i < p->graphs; i++)
         if (p->graph[i].batch == batch && p->graph[i].variant == variant &&
             p->graph[i].busy == busy) {

@@ -110,18 +110,32 @@ void mgpu_topology_sort(struct mgpu_topology *t)
     t->link = link;
 }
 
-/* Kinds of GPUs that are here: the most ranks that one of them has. */
+/* Of the GPU that device `i` is on; 0 for a CPU. */
+static int ranks_of(const struct mgpu_topology *t, int i)
+{
+    int ranks = 0;
+    for (int j = 0; j < t->devices && !t->kind[t->device[i].kind].threads; j++)
+        ranks += !strcmp(t->device[j].name, t->device[i].name);
+    return ranks;
+}
+
+/* Kinds of GPUs: the most ranks that one of them has. */
 static void count_ranks(struct mgpu_topology *t)
 {
     for (int k = 0; k < t->kinds; k++)
         t->kind[k].ranks = 0;
     for (int i = 0; i < t->devices; i++) {
-        struct mgpu_device_kind *kind = &t->kind[t->device[i].kind];
-        int ranks = 0;
-        for (int j = 0; j <= i; j++)
-            ranks += !strcmp(t->device[j].name, t->device[i].name);
-        kind->ranks = kind->threads || ranks < kind->ranks ? kind->ranks : ranks;
+        int ranks = ranks_of(t, i), *most = &t->kind[t->device[i].kind].ranks;
+        *most = ranks > *most ? ranks : *most;
     }
+}
+
+bool mgpu_topology_shares_gpus(const struct mgpu_topology *t)
+{
+    for (int k = 0; k < t->kinds; k++)
+        if (t->kind[k].ranks > 1)
+            return true;
+    return false;
 }
 
 struct mgpu_topology *mgpu_topology_first(const struct mgpu_topology *from, int devices, int busy)
@@ -463,8 +477,8 @@ static int add_here(struct mgpu_topology *t, const struct mgpu_rank_device *here
 static void share_gpus(struct mgpu_topology *t)
 {
     for (int i = 0; i < t->devices; i++)
-        if (t->kind[t->device[i].kind].ranks)
-            t->device[i].memory /= t->kind[t->device[i].kind].ranks;
+        if (ranks_of(t, i))
+            t->device[i].memory /= ranks_of(t, i);
 }
 
 /* Ranks of one GPU copy and sum in its memory. How other devices are joined nobody asked: PCIe. */

@@ -87,6 +87,9 @@ void mgpu_topology_free(struct mgpu_topology *topology);
 bool mgpu_topology_all_cpus(const struct mgpu_topology *topology);
 bool mgpu_topology_has_cpus(const struct mgpu_topology *topology);
 
+/* Whether a GPU has several of its devices, which share it. */
+bool mgpu_topology_shares_gpus(const struct mgpu_topology *topology);
+
 /* The fastest devices first, of equal ones those with the better links; else the order stays. A
  * search takes the first n of them, so that what it finds does not depend on the order asked for.
  */

@@ -1,6 +1,7 @@
 /* Branches on two ranks of a GPU: values and gradients are sent from one to the other. The numbers
  * are those of one CPU rank, in orders that the events allow; waits that are left out are found out
  * (double.h). */
+#include "partitioner/plan_file.h"
 #include "partitioner/topology.h"
 #include "runtime/base/memory.h"
 #include "tests/cuda/double.h"
@@ -148,6 +149,41 @@ static void test_planned(const char *model)
     mgpu_topology_free(t);
 }
 
+/* What is predicted for these devices. */
+static struct mgpu_plan_file *predicted(const char *model, const char *devices)
+{
+    struct mgpu_options o = options();
+    struct mgpu_partition_options p = {0};
+    struct mgpu_partition *made = NULL;
+    struct mgpu_plan_file *plan = NULL;
+    const char *path = tiny_path("predicted.json");
+    o.devices = devices;
+    o.batch = 1 << 16;
+    CHECK_OK(mgpu_partition_new(&made, model, &o, &p));
+    CHECK(made && mgpu_partition_save(made, path) == 0);
+    CHECK_OK(mgpu_plan_file_read(&plan, path));
+    mgpu_partition_free(made);
+    return plan;
+}
+
+/* Ranks of one GPU take turns: no plan for several is faster than one alone. */
+static void test_shared(const char *model)
+{
+    static const char *const devices[] = {"cuda:0,cuda:0", "cuda:0,cuda:0,cuda:0,cuda:0"};
+    struct mgpu_plan_file *one = predicted(model, "cuda:0");
+    for (size_t i = 0; one && i < sizeof devices / sizeof *devices; i++) {
+        struct mgpu_plan_file *p = predicted(model, devices[i]);
+        CHECK(p && !strcmp(p->strategy, "single") && p->alternatives > 1);
+        for (int k = 0; p && k < p->alternatives; k++) {
+            const struct mgpu_alternative *a = &p->alternative[k];
+            CHECK_(!a->feasible || a->step_ms >= one->predicted.step_ms * (1 - 1e-9),
+                   "%s on %d: %g ms", a->strategy, a->devices, a->step_ms);
+        }
+        mgpu_plan_file_free(p);
+    }
+    mgpu_plan_file_free(one);
+}
+
 static int likenesses;
 
 static void listen(void *context, const char *text)
@@ -169,6 +205,28 @@ static void test_unknown_gpu(const char *model)
     mgpu_set_note(NULL, NULL);
     mgpu_partition_free(made);
     CHECK_(likenesses == 1, "said %d times", likenesses);
+}
+
+static void count_progress(void *context, const char *what, double share)
+{
+    (void)what, (void)share;
+    ++*(int *)context;
+}
+
+/* What runs on a GPU is not measured, whatever is beside it; nor is anything else, then. */
+static void test_not_measured(const char *model)
+{
+    static const char *const devices[] = {"cuda:0", "cuda:0,cuda:0", "cuda:0,cpu", "cpu:0,cuda:0"};
+    struct mgpu_options o = options();
+    int begun = 0;
+    struct mgpu_partition_options p = {
+        .measure = true, .progress = count_progress, .progress_context = &begun};
+    struct mgpu_partition *made;
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        o.devices = devices[i];
+        CHECK_FAILS(mgpu_partition_new(&made, model, &o, &p), "only ranks on the CPU are measured");
+        CHECK(strstr(mgpu_error(), devices[i]) && !begun);
+    }
 }
 
 /* The second step, captured, without one of its waits (-1: with all). */
@@ -221,7 +279,9 @@ int main(void)
     check_skipped(model, NULL);
     check_skipped(model, "cpu:0");
     test_planned(model);
+    test_shared(model);
     test_unknown_gpu(model);
+    test_not_measured(model);
     test_dropped_events(model);
     double_end();
     CHECK_(!double_complaints(), "%s", double_complaint());

@@ -36,14 +36,18 @@ static void check_efficiency(void)
     CHECK_NEAR(mgpu_compute_efficiency(&half, 1e3), 0.5, 1e-12);
 }
 
-/* More work never takes less time. */
+/* More work never takes less time; beside two ranks on the same GPU it takes three times as long.
+ */
 static void check_monotone(void)
 {
     double compute = 0, memory = 0;
+    struct mgpu_device_kind shared = PLAIN;
+    shared.ranks = 3;
     for (double n = 1; n < 1e16; n *= 1.1) {
         double c = mgpu_roofline_ms(&PLAIN, MGPU_RATE_F32, n, 0, 1);
         double m = mgpu_roofline_ms(&PLAIN, MGPU_RATE_F32, 0, n, 1);
         CHECK(c >= compute && m >= memory && c >= PLAIN.launch_ms);
+        CHECK_NEAR(mgpu_roofline_ms(&shared, MGPU_RATE_F32, n, 0, 1), 3 * c, 1e-12 * c);
         compute = c;
         memory = m;
     }

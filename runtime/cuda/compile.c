@@ -6,6 +6,7 @@
 #include "runtime/cuda/cache.h"
 #include "runtime/emit/emit.h"
 
+#include <ctype.h>
 #include <omp.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -70,6 +71,25 @@ static int newest_known(const struct mgpu_cuda_nvrtc *nvrtc, int sm)
     return newest ? newest : sm;
 }
 
+/* The log in one line. A part of NVRTC is a library of its own, which it opens when it compiles. */
+static int refused(const struct mgpu_cuda_nvrtc *nvrtc, nvrtcResult result, char *log)
+{
+    size_t n = 0;
+    bool builtins = result == NVRTC_ERROR_BUILTIN_OPERATION_FAILURE;
+    for (const char *at = log; *at; at++)
+        if (!isspace((unsigned char)*at))
+            log[n++] = *at;
+        else if (n && log[n - 1] != ' ')
+            log[n++] = ' ';
+    log[n && log[n - 1] == ' ' ? n - 1 : n] = 0;
+    return mgpu_fail(builtins ? MGPU_EDEVICE : MGPU_EINTERNAL, "NVRTC: %s: %.2000s%s",
+                     nvrtc->nvrtcGetErrorString(result), log,
+                     builtins
+                         ? " (it lies beside libnvrtc where that is whole: name that folder in "
+                           "LD_LIBRARY_PATH)"
+                         : "");
+}
+
 /* For a GPU that is newer than the compiler its driver makes machine code, of PTX. */
 static int compile(const struct mgpu_cuda_nvrtc *nvrtc, struct mgpu_cubin *out, const char *source,
                    int sm)
@@ -89,8 +109,7 @@ static int compile(const struct mgpu_cuda_nvrtc *nvrtc, struct mgpu_cubin *out, 
         return mgpu_fail(MGPU_EINTERNAL, "NVRTC: %s", nvrtc->nvrtcGetErrorString(result));
     out->log = log_of(nvrtc, program);
     int rc = result == NVRTC_SUCCESS ? take_code(nvrtc, program, known == sm, out)
-                                     : mgpu_fail(MGPU_EINTERNAL, "NVRTC: %s\n%.2000s",
-                                                 nvrtc->nvrtcGetErrorString(result), out->log);
+                                     : refused(nvrtc, result, out->log);
     nvrtc->nvrtcDestroyProgram(&program);
     return rc;
 }

@@ -4,7 +4,9 @@
 #include "runtime/cuda/cuda.h"
 #include "runtime/cuda/gpu.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 int mgpu_cuda_status(const struct mgpu_cuda_driver *driver, CUresult result, const char *call)
 {
@@ -108,18 +110,36 @@ int mgpu_cuda_count(int *count)
     return mgpu_cuda_driver_count(&driver, count);
 }
 
+int mgpu_cuda_check_libraries(void)
+{
+    static const char *const names[] = {"NVRTC", "cuBLASLt", "cuDNN"};
+    struct mgpu_cuda_nvrtc nvrtc;
+    struct mgpu_cuda_lt lt;
+    struct mgpu_cuda_dnn dnn;
+    char lacks[1024] = "";
+    for (int i = 0; i < 3; i++) {
+        int rc = i == 0   ? mgpu_cuda_load_nvrtc(&nvrtc)
+                 : i == 1 ? mgpu_cuda_load_lt(&lt)
+                          : mgpu_cuda_load_dnn(&dnn);
+        size_t length = strlen(lacks);
+        if (rc < 0)
+            snprintf(lacks + length, sizeof lacks - length, "no %s: %s; ", names[i], mgpu_error());
+    }
+    if (!*lacks)
+        return 0;
+    return mgpu_fail(MGPU_EDEVICE,
+                     "%sinstall what is missing, or name its folder in LD_LIBRARY_PATH (Python's "
+                     "packages have it in site-packages/nvidia/*/lib)",
+                     lacks);
+}
+
 int mgpu_cuda_check(int index)
 {
     int sm;
     struct mgpu_cuda_driver driver;
-    struct mgpu_cuda_nvrtc nvrtc;
-    struct mgpu_cuda_lt lt;
-    struct mgpu_cuda_dnn dnn;
     MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&driver), "no NVIDIA driver"));
     MGPU_TRY(mgpu_cuda_driver_check(&driver, index, &sm));
-    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_nvrtc(&nvrtc), "no NVRTC"));
-    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_lt(&lt), "no cuBLASLt"));
-    return mgpu_prefix(mgpu_cuda_load_dnn(&dnn), "no cuDNN");
+    return mgpu_cuda_check_libraries();
 }
 
 /* It may be there and not to be had: taken by another process alone, without memory for a context.

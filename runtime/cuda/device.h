@@ -11,6 +11,9 @@ enum { MGPU_CUDA_OLDEST_SM = 75 };
 /* As mgpu_cuda_count; initialises the driver. */
 int mgpu_cuda_driver_count(const struct mgpu_cuda_driver *driver, int *count);
 
+/* Whether NVRTC, cuBLASLt and cuDNN are here and new enough; all that are not in one line. */
+int mgpu_cuda_check_libraries(void);
+
 /* As mgpu_cuda_facts; the driver is initialised. */
 int mgpu_cuda_driver_facts(const struct mgpu_cuda_driver *driver, int index,
                            struct mgpu_gpu_facts *out);

@@ -1,5 +1,6 @@
 /* What is said when a GPU cannot be used, from drivers made up here; and the libraries there are.
  */
+#include "runtime/cuda/compile.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/cuda/device.h"
 #include "runtime/executor/devices.h"
@@ -8,6 +9,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- A driver of our own --------------------------------------------------------------------- */
 
@@ -170,6 +172,103 @@ static void check_libraries(void)
         CHECK(dnn.cudnnGetVersion() / 10000 == CUDNN_MAJOR);
 }
 
+/* Libraries that cannot be opened, in place of those that can: all in one line, and what to do. */
+static int say_libraries(void)
+{
+    int rc = mgpu_cuda_check_libraries();
+    puts(rc < 0 ? mgpu_error() : "nothing is missing");
+    return 0;
+}
+
+static void check_missing(void)
+{
+    char folder[] = "/tmp/mgpu-libraries-XXXXXX", command[512], path[256], said[2048] = "";
+    char names[2][64], self[256] = "";
+    snprintf(names[0], sizeof names[0], "libnvrtc.so.%d", CUDA_VERSION / 1000);
+    snprintf(names[1], sizeof names[1], "libcudnn.so.%d", CUDNN_MAJOR);
+    CHECK(mkdtemp(folder) && readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        FILE *empty = fopen(path, "w");
+        CHECK(empty && fclose(empty) == 0);
+    }
+    snprintf(command, sizeof command, "LD_LIBRARY_PATH=%s %s libraries", folder, self);
+    FILE *from = popen(command, "r");
+    CHECK(from && fgets(said, sizeof said, from) && pclose(from) == 0);
+    CHECK_(strstr(said, "no NVRTC: ") && strstr(said, names[0]) && strstr(said, "; no cuDNN: ") &&
+               strstr(said, names[1]) && strstr(said, "in LD_LIBRARY_PATH"),
+           "%s", said);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+}
+
+/* ---- A compiler of our own that is not whole ------------------------------------------------- */
+
+static const char failed[] = "\nnvrtc: error: failed to open libnvrtc-builtins.so.\n  Make sure\n";
+
+static nvrtcResult no_archs(int *count)
+{
+    *count = 0;
+    return NVRTC_SUCCESS;
+}
+
+static nvrtcResult create(nvrtcProgram *out, const char *source, const char *name, int count,
+                          const char *const *headers, const char *const *names)
+{
+    (void)source, (void)name, (void)count, (void)headers, (void)names;
+    *out = NULL;
+    return NVRTC_SUCCESS;
+}
+
+static nvrtcResult compile(nvrtcProgram program, int count, const char *const *options)
+{
+    (void)program, (void)count, (void)options;
+    return NVRTC_ERROR_BUILTIN_OPERATION_FAILURE;
+}
+
+static nvrtcResult log_size(nvrtcProgram program, size_t *size)
+{
+    (void)program;
+    *size = sizeof failed;
+    return NVRTC_SUCCESS;
+}
+
+static nvrtcResult get_log(nvrtcProgram program, char *log)
+{
+    (void)program;
+    memcpy(log, failed, sizeof failed);
+    return NVRTC_SUCCESS;
+}
+
+static const char *compiler_error(nvrtcResult result)
+{
+    return result == NVRTC_ERROR_BUILTIN_OPERATION_FAILURE ? "builtin" : "other";
+}
+
+static nvrtcResult destroy(nvrtcProgram *program)
+{
+    (void)program;
+    return NVRTC_SUCCESS;
+}
+
+static void check_builtins(void)
+{
+    struct mgpu_cubin cubin;
+    const struct mgpu_cuda_nvrtc nvrtc = {.nvrtcGetNumSupportedArchs = no_archs,
+                                          .nvrtcGetErrorString = compiler_error,
+                                          .nvrtcCreateProgram = create,
+                                          .nvrtcCompileProgram = compile,
+                                          .nvrtcGetProgramLogSize = log_size,
+                                          .nvrtcGetProgramLog = get_log,
+                                          .nvrtcDestroyProgram = destroy};
+    CHECK_FAILS(mgpu_cuda_compile_by(&nvrtc, &cubin, "", 90),
+                "NVRTC: builtin: nvrtc: error: failed to open libnvrtc-builtins.so. Make sure (it "
+                "lies beside libnvrtc");
+}
+
 static char note[1024];
 
 static void keep_note(void *context, const char *text)
@@ -197,13 +296,18 @@ static void check_old_driver(void)
     CHECK_(strstr(note, "the GPU cannot be used") && strstr(note, "is too old"), "%s", note);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    (void)argv;
+    if (argc > 1)
+        return say_libraries();
     check_driver();
     check_precision();
     check_visible();
     check_list();
     check_libraries();
+    check_missing();
+    check_builtins();
     check_old_driver();
     return test_end();
 }

@@ -75,13 +75,15 @@ static int64_t batch_of(const Onnx__GraphProto *g)
 /* The dims of what is repeated; false: nothing is, nor was for the example's batch of 1. */
 static bool find_row(const Onnx__GraphProto *g, const struct mgpu_array *a, int64_t *dims)
 {
+    if (mgpu_array_count(a) == 0) /* no element to compare, and no row to keep */
+        return false;
     bool found = false, equal = all_equal(a);
     for (int i = 0; i < a->rank; i++) {
         bool one = equal ? i == 0 && a->dims[0] == batch_of(g) : repeats_along(a, i);
         dims[i] = one ? 1 : a->dims[i];
         found |= one && (i == 0 || a->dims[i] > 1);
     }
-    return found && mgpu_array_count(a);
+    return found;
 }
 
 /* ---- The graph ------------------------------------------------------------------------------- */

@@ -3,13 +3,14 @@
 #include "importer/onnx_repeat.h"
 #include "tests/importer/weight_build.h"
 
-enum { SIZE = 24 }; /* elements: [2,3,4] */
+enum { ROWS = 3, SIZE = 2 * ROWS * 4 }; /* elements: [2,3,4] */
 
-static Onnx__ModelProto *stored(const char *name, const char *record, const float *values)
+static Onnx__ModelProto *stored(const char *name, const char *record, const float *values,
+                                int64_t rows)
 {
     Onnx__ModelProto *m = begin("pytorch");
-    Onnx__TensorProto *t = build_tensor(name, MGPU_FLOAT, 3, (const int64_t[]){2, 3, 4});
-    build_raw(t, values, SIZE * sizeof *values);
+    Onnx__TensorProto *t = build_tensor(name, MGPU_FLOAT, 3, (const int64_t[]){2, rows, 4});
+    build_raw(t, values, (size_t)(2 * rows * 4) * sizeof *values);
     build_initializer(m->graph, t);
     Onnx__ValueInfoProto *v = build_value(name);
     BUILD_APPEND(v->metadata_props, v->n_metadata_props, entry(MGPU_ONNX_FOLDED_FROM, record));
@@ -37,7 +38,7 @@ static void check(const char *name, const char *record, const char *axes, const 
     float values[SIZE];
     fill(values, axes);
     forget();
-    build_save(stored(name, record, values), build_path("m.onnx"));
+    build_save(stored(name, record, values, ROWS), build_path("m.onnx"));
     CHECK_OK(mgpu_onnx_read(&file, build_path("m.onnx")));
     CHECK_OK(mgpu_onnx_unrepeat(file, false));
     CHECK_OK(mgpu_onnx_model_new(&model, file));
@@ -59,9 +60,22 @@ static void check(const char *name, const char *record, const char *axes, const 
           !strcmp(node->output[0], name));
 }
 
+/* A tensor without elements has nothing that repeats, and nothing to read. */
+static void check_empty(void)
+{
+    float values[SIZE] = {0};
+    forget();
+    build_save(stored("expand", "['cls']", values, 0), build_path("m.onnx"));
+    CHECK_OK(mgpu_onnx_read(&file, build_path("m.onnx")));
+    CHECK_OK(mgpu_onnx_unrepeat(file, false));
+    CHECK_OK(mgpu_onnx_model_new(&model, file));
+    CHECK(mgpu_onnx_find_initializer(model, "expand") >= 0);
+}
+
 int main(void)
 {
     build_begin();
+    check_empty();
     check("expand", "['cls', 'val_1', 'val_22']", "12", "[1,3,4]");
     check("expand_3", "['cls']", "2", "[1,1,4]");
     check("repeat", "['cls', 'clone', 'expand_1', 'val_1']", "02", "[2,1,4]");

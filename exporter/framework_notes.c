@@ -121,8 +121,8 @@ static void tell_folded_buffers(const struct mgpu_framework_arrays *a)
                                      (role == MGPU_ROLE_CONSTANT || role == MGPU_ROLE_SHAPE)
                                  ? mgpu_scope_source(a->arena, x->folded_from)
                                  : NULL;
-        if (!source || !strchr(source, '.') ||
-            mgpu_framework_lists(a, source)) /* an operator's result */
+        bool named = source && strchr(source, '.'); /* else it is an operator's result */
+        if (!named || mgpu_framework_lists(a, source))
             continue;
         mgpu_note("if '%s' is a persistent buffer, load_state_dict misses it: the graph has only "
                   "'%s', which the exporter computed of it (--like FILE.safetensors gives it)",

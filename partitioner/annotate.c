@@ -4,6 +4,7 @@
 #include "exporter/onnx_write.h"
 #include "runtime/base/names.h"
 #include "runtime/base/status.h"
+#include "runtime/graph/alike.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,15 +27,6 @@ static void *append(struct edit *e, void *list, size_t count, void *item)
         memcpy(longer, list, count * sizeof *longer);
     longer[count] = item;
     return longer;
-}
-
-/* The axis that the samples lie on, or -1. */
-static int batch_axis(const struct mgpu_value *v)
-{
-    for (int k = 0; v && k < v->rank; k++)
-        if (!v->dims[k].opaque && v->dims[k].power[0] == 1)
-            return k;
-    return -1;
 }
 
 static void put_devices(struct edit *e, Onnx__ShardingSpecProto *spec, int place)
@@ -78,7 +70,8 @@ static void cut_axis(struct edit *e, Onnx__ShardingSpecProto *spec, int axis)
 static Onnx__ShardingSpecProto *make_spec(struct edit *e, char *tensor, int place)
 {
     Onnx__ShardingSpecProto *spec = MGPU_NEW(e->arena, Onnx__ShardingSpecProto);
-    int axis = batch_axis(mgpu_names_get(e->value, tensor));
+    const struct mgpu_value *v = mgpu_names_get(e->value, tensor);
+    int axis = v ? mgpu_rows_axis(v, false) : -1;
     onnx__sharding_spec_proto__init(spec);
     spec->tensor_name = tensor;
     put_devices(e, spec, place);

@@ -88,6 +88,16 @@ int mgpu_cuda_load_lt(struct mgpu_cuda_lt *table)
                 (struct entry[]){MGPU_CUDA_LT(ENTRY) END});
 }
 
+int mgpu_cudnn_check_version(size_t version)
+{
+    char name[64];
+    if (version >= OLDEST_CUDNN)
+        return 0;
+    return mgpu_fail(MGPU_EDEVICE, "%s is too old: it is version %zu.%zu, this build needs %d.%d",
+                     versioned(name, "cudnn", CUDNN_MAJOR), version / 10000, version / 100 % 100,
+                     OLDEST_CUDNN / 10000, OLDEST_CUDNN / 100 % 100);
+}
+
 int mgpu_cuda_load_dnn(struct mgpu_cuda_dnn *table)
 {
     char name[64];
@@ -95,10 +105,5 @@ int mgpu_cuda_load_dnn(struct mgpu_cuda_dnn *table)
         return 0;
     MGPU_TRY(
         load(versioned(name, "cudnn", CUDNN_MAJOR), (struct entry[]){MGPU_CUDA_DNN(ENTRY) END}));
-    size_t version = table->cudnnGetVersion();
-    if (version >= OLDEST_CUDNN)
-        return 0;
-    return mgpu_fail(MGPU_EDEVICE, "%s is too old: it is version %zu.%zu, this build needs %d.%d",
-                     name, version / 10000, version / 100 % 100, OLDEST_CUDNN / 10000,
-                     OLDEST_CUDNN / 100 % 100);
+    return mgpu_cudnn_check_version(table->cudnnGetVersion());
 }

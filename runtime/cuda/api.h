@@ -153,6 +153,9 @@ int mgpu_cuda_load_nvrtc(struct mgpu_cuda_nvrtc *table);
 int mgpu_cuda_load_lt(struct mgpu_cuda_lt *table);
 int mgpu_cuda_load_dnn(struct mgpu_cuda_dnn *table);
 
+/* MGPU_EDEVICE: too old (`version` as cudnnGetVersion gives it). mgpu_cuda_load_dnn asks this. */
+int mgpu_cudnn_check_version(size_t version);
+
 /* From now on these are what loading gives, until both are NULL; then no other library is asked
  * for. For tests. */
 void mgpu_cuda_stand_in(const struct mgpu_cuda_driver *driver, const struct mgpu_cuda_nvrtc *nvrtc);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MESSAGE = 1024, PROPERTIES = 8192, OLDEST = 90800 }; /* OLDEST: plans for properties */
+enum { MESSAGE = 1024, PROPERTIES = 8192 };
 
 /* ---- The library ----------------------------------------------------------------------------- */
 
@@ -68,17 +68,8 @@ static int find_key(struct mgpu_cudnn *dnn)
     return mgpu_cudnn_status(dnn, status, "reading the GPU's properties");
 }
 
-int mgpu_cudnn_check_version(size_t version)
-{
-    if (version >= OLDEST)
-        return 0;
-    return mgpu_fail(MGPU_EDEVICE, "version %zu.%zu is installed, %d.%d is the oldest that will do",
-                     version / 10000, version / 100 % 100, OLDEST / 10000, OLDEST / 100 % 100);
-}
-
 static int open_gpu(struct mgpu_cudnn *dnn, const char *properties)
 {
-    MGPU_TRY(mgpu_cudnn_check_version(dnn->api.cudnnGetVersion()));
     if (!properties)
         MGPU_TRY(mgpu_cudnn_status(dnn, dnn->api.cudnnCreate(&dnn->handle), "cudnnCreate"));
     MGPU_TRY(describe_gpu(dnn, properties));

@@ -30,9 +30,6 @@ struct mgpu_cudnn {
 int mgpu_cudnn_open(struct mgpu_cudnn *dnn, const char *properties);
 void mgpu_cudnn_close(struct mgpu_cudnn *dnn);
 
-/* MGPU_EDEVICE: too old (`version` as cudnnGetVersion gives it). */
-int mgpu_cudnn_check_version(size_t version);
-
 /* MGPU_EDEVICE or MGPU_EUNSUPPORTED with cuDNN's words, after what was done to what. */
 int mgpu_cudnn_status(const struct mgpu_cudnn *dnn, cudnnStatus_t status, const char *what);
 

@@ -1,6 +1,7 @@
 #include "runtime/facade/made_data.h"
 
 #include "runtime/base/status.h"
+#include "runtime/graph/alike.h"
 #include "runtime/ops/gather.h"
 #include "runtime/ops/loss.h"
 
@@ -126,14 +127,6 @@ static int write_input(int fd, const struct mgpu_graph *g, const struct mgpu_val
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
-static int sample_axis(const struct mgpu_value *v)
-{
-    for (int k = 0; k < v->rank; k++)
-        if (mgpu_dim_has(v->dims[k], 0))
-            return k;
-    return -1;
-}
-
 static void append(const char **list, const char *text)
 {
     int n = 0;
@@ -145,7 +138,7 @@ static void append(const char **list, const char *text)
 static int add_input(struct mgpu_made_data *d, const struct mgpu_graph *g,
                      const struct mgpu_value *v)
 {
-    int axis = sample_axis(v), fd = memfd_create("mgpu", MFD_CLOEXEC);
+    int axis = mgpu_batch_axis(v), fd = memfd_create("mgpu", MFD_CLOEXEC);
     if (fd < 0)
         return mgpu_fail(MGPU_EIO, "data for '%s': %s", v->name, strerror(errno));
     d->file[d->files++] = fd;

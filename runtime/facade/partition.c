@@ -7,6 +7,7 @@
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
 #include "runtime/facade/trial.h"
+#include "runtime/graph/alike.h"
 #include "runtime/graph/fold.h"
 #include "runtime/ref/ref.h"
 
@@ -20,14 +21,6 @@ struct mgpu_partition {
 
 /* ---- What is trained ------------------------------------------------------------------------- */
 
-static bool has_samples(const struct mgpu_value *v)
-{
-    for (int k = 0; k < v->rank; k++)
-        if (mgpu_dim_has(v->dims[k], MGPU_BATCH))
-            return true;
-    return false;
-}
-
 /* The mean square of every output that holds floats by sample. */
 static int losses_of(struct mgpu_trainer *t, const struct mgpu_graph *g)
 {
@@ -36,7 +29,7 @@ static int losses_of(struct mgpu_trainer *t, const struct mgpu_graph *g)
     int n = 0;
     for (int i = 0; i < graph->outputs && n < MGPU_MAX_LOSSES; i++) {
         const struct mgpu_value *v = mgpu_lowered_value(g, graph->output[i].name);
-        if (v && mgpu_is_float(v->type) && has_samples(v))
+        if (v && mgpu_is_float(v->type) && mgpu_batch_axis(v) >= 0)
             loss[n++] = mgpu_arena_format(t->arena, "mse:%s:label_%d", graph->output[i].name, i);
     }
     if (!n)

@@ -2,6 +2,7 @@
 #include "exporter/predictions.h"
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
+#include "runtime/graph/alike.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,15 +19,6 @@ struct sink {
     int64_t base; /* samples before this batch */
     struct output *output;
 };
-
-/* Which axis counts the samples: where the batch's monomial stands. -1: none. */
-static int sample_axis(const struct mgpu_value *v)
-{
-    for (int k = 0; k < v->rank; k++)
-        if (v->dims[k].power[MGPU_BATCH] == 1 && v->dims[k].factor == 1 && !v->dims[k].opaque)
-            return k;
-    return -1;
-}
 
 /* An output whose rows are not the samples would be written wrongly without a word. */
 static int check_whole(const struct mgpu_trainer *t, const struct mgpu_graph *g,
@@ -65,7 +57,7 @@ static int describe_outputs(struct mgpu_trainer *t, struct mgpu_prediction_outpu
     for (int i = 0; i < *count && rc == 0; i++) {
         const struct mgpu_value *v = g->outputs[i];
         struct mgpu_prediction_output *o = &(*outputs)[i];
-        int axis = sample_axis(v);
+        int axis = mgpu_rows_axis(v, true);
         o->name = mgpu_arena_string(t->arena, g->output_names[i]);
         o->type = v->type;
         o->rank = v->rank;

@@ -6,16 +6,9 @@
  * batch that begins on a GPU before the one in front of it is finished finds its rows there. */
 #include "runtime/base/status.h"
 #include "runtime/facade/facade.h"
+#include "runtime/graph/alike.h"
 
 #include <string.h>
-
-static int find_axis(const struct mgpu_value *v)
-{
-    for (int k = 0; k < v->rank; k++)
-        if (!v->dims[k].opaque && v->dims[k].power[MGPU_BATCH] == 1 && v->dims[k].factor == 1)
-            return k;
-    return -1;
-}
 
 static struct mgpu_value *input_called(const struct mgpu_graph *g, const char *name)
 {
@@ -80,11 +73,11 @@ static int bind_one(const struct mgpu_graph *g, struct mgpu_carried *c)
     if (!in || !out)
         return mgpu_fail(MGPU_EUSAGE, "--state %s=%s: the model has no %s '%s' that is used",
                          c->input, c->output, in ? "value" : "input", in ? c->output : c->input);
-    c->axis = find_axis(in);
+    c->axis = mgpu_rows_axis(in, true);
     bool same = in->rank == out->rank && in->type == out->type;
     for (int k = 0; same && k < in->rank; k++)
         same = in->dims[k].value == out->dims[k].value;
-    if (!same || c->axis < 0 || find_axis(out) != c->axis)
+    if (!same || c->axis < 0 || mgpu_rows_axis(out, true) != c->axis)
         return mgpu_fail(MGPU_EUSAGE,
                          "--state %s=%s: %s and %s should be of one shape, with samples on one "
                          "axis (--batch-axis %s=K)",

@@ -92,6 +92,15 @@ int mgpu_batch_axis(const struct mgpu_value *v)
     return -1;
 }
 
+int mgpu_rows_axis(const struct mgpu_value *v, bool single)
+{
+    for (int k = 0; k < v->rank; k++)
+        if (!v->dims[k].opaque && v->dims[k].power[MGPU_BATCH] == 1 &&
+            (!single || v->dims[k].factor == 1))
+            return k;
+    return -1;
+}
+
 /* A constant as [outer][samples][sample], in bytes. */
 struct rows {
     int64_t outer, samples;

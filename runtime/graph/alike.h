@@ -25,6 +25,10 @@ void mgpu_batch_sure(struct mgpu_graph *g);
 /* The first axis that grows with the batch; -1: none. */
 int mgpu_batch_axis(const struct mgpu_value *v);
 
+/* The first axis that counts samples, in so many rows each (the batch in the first power, nothing
+ * unknown); `single`: one row each. -1: none. */
+int mgpu_rows_axis(const struct mgpu_value *v, bool single);
+
 /* Whether an axis of a constant holds the same for each of `batch` samples. */
 bool mgpu_same_for_samples(const struct mgpu_value *constant, int axis, int64_t batch);
 

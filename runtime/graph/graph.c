@@ -1,6 +1,7 @@
 #include "runtime/graph/graph.h"
 
 #include "runtime/base/status.h"
+#include "runtime/graph/alike.h"
 #include "runtime/graph/fold.h"
 #include "runtime/graph/step_scalar.h"
 #include "runtime/ops/op.h"
@@ -355,9 +356,8 @@ char *mgpu_origin_text(char text[MGPU_VALUE_TEXT], const struct mgpu_origin *o)
 static const struct mgpu_value *batch_of(const struct mgpu_node *node)
 {
     for (int i = 0; i < node->inputs; i++)
-        for (int k = 0; node->input[i] && k < node->input[i]->rank; k++)
-            if (mgpu_dim_has(node->input[i]->dims[k], MGPU_BATCH))
-                return node->input[i];
+        if (node->input[i] && mgpu_batch_axis(node->input[i]) >= 0)
+            return node->input[i];
     return NULL;
 }
 

@@ -193,12 +193,13 @@ char *mgpu_value_text(char text[MGPU_VALUE_TEXT], const struct mgpu_graph *g,
 /* "node 'name' (Type) giving 'output'" of an origin, for messages. */
 char *mgpu_origin_text(char text[MGPU_VALUE_TEXT], const struct mgpu_origin *origin);
 
-/* Of a value without samples: "node 'name' (Reshape) makes float[28,16] of float[7,N,16]", the
- * first that it is computed by that reads samples; "" where none does. */
-enum { MGPU_LOST_TEXT = 1024 };
-/* What is to be done about a file that holds the batch of its export. */
+/* Ends a message about a file that holds the batch of its export: "... it has to be" made so. */
 #define MGPU_EXPORT_BATCH                                                                          \
     "exported without (torch.onnx.export: dynamic_shapes, or dynamic_axes where dynamo=False)"
+
+/* Of a value without samples: "node 'name' (Reshape) makes float[28,16] of float[7,N,16]", the
+ * first that it is computed by that reads samples; "" where none does. Returns text. */
+enum { MGPU_LOST_TEXT = 1024 };
 char *mgpu_lost_batch_text(char text[MGPU_LOST_TEXT], const struct mgpu_graph *g,
                            const struct mgpu_value *value);
 

@@ -1,19 +1,12 @@
 /* Shapes of outputs and labels, and what an output comes from. */
 #include "runtime/base/status.h"
+#include "runtime/graph/alike.h"
 #include "runtime/ops/movement.h"
 #include "runtime/ops/pointwise.h"
 #include "runtime/ops/softmax.h"
 #include "runtime/train/loss_private.h"
 
 #include <string.h>
-
-static int batch_axis(const struct mgpu_value *y)
-{
-    for (int k = 0; k < y->rank; k++)
-        if (!y->dims[k].opaque && y->dims[k].power[MGPU_BATCH] == 1)
-            return k;
-    return -1;
-}
 
 static int refuse(const struct mgpu_graph *g, const struct mgpu_value *y)
 {
@@ -33,7 +26,7 @@ int mgpu_loss_shape_of(struct mgpu_loss_shape *out, const struct mgpu_graph *g,
 {
     char text[MGPU_VALUE_TEXT], origin[MGPU_VALUE_TEXT];
     struct mgpu_dim n = mgpu_dim_symbol(MGPU_BATCH, g->batch);
-    int batch = batch_axis(y);
+    int batch = mgpu_rows_axis(y, false);
     if (batch < 0 && by_step && g->batch == 1 && y->rank < MGPU_MAX_RANK) {
         *out = (struct mgpu_loss_shape){.rank = y->rank + 1, .added = true, .dims = {n}};
         memcpy(out->dims + 1, y->dims, sizeof *y->dims * (size_t)y->rank);

@@ -4,60 +4,26 @@
 #include "runtime/compile/rewrite.h"
 #include "runtime/graph/fold.h"
 #include "runtime/graph/gradient.h"
+#include "runtime/graph/step_scalar.h"
 #include "runtime/ops/build.h"
 #include "runtime/ops/comm.h"
 #include "runtime/ops/conv.h"
 #include "runtime/ops/loss.h"
-#include "runtime/ops/matmul.h"
 #include "runtime/ops/movement.h"
 #include "runtime/ops/normalize.h"
 #include "runtime/ops/pointwise.h"
 #include "runtime/ops/pool.h"
 #include "runtime/ops/reduce.h"
 #include "runtime/ref/ref.h"
-#include "tests/ops/run_graph.h"
+#include "tests/compile/rewrites.h"
 #include "tests/test.h"
 
 enum { ROWS = 3, COLUMNS = 4, ELEMENTS = ROWS * COLUMNS };
 
-/* ---- Building and counting ------------------------------------------------------------------- */
-
-static struct mgpu_graph *new_graph(enum mgpu_dtype type)
+/* Fuses the graph; its outputs and gradients must stay what they are. */
+static void fuse(struct mgpu_graph *g)
 {
-    struct mgpu_graph *g = mgpu_graph_new();
-    g->float_type = type;
-    return g;
-}
-
-static struct mgpu_value *matrix(struct mgpu_graph *g, const char *name, int64_t rows,
-                                 int64_t columns)
-{
-    struct mgpu_dim dims[] = {mgpu_dim_const(rows), mgpu_dim_const(columns)};
-    return mgpu_graph_input(g, name, g->float_type, 2, dims);
-}
-
-static struct mgpu_value *weight(struct mgpu_graph *g, const char *name, int64_t rows,
-                                 int64_t columns)
-{
-    struct mgpu_dim dims[] = {mgpu_dim_const(rows), mgpu_dim_const(columns)};
-    return mgpu_graph_parameter(g, name, MGPU_WEIGHT, g->float_type, 2, dims);
-}
-
-static struct mgpu_value *relu(struct mgpu_graph *g, struct mgpu_value *x)
-{
-    struct mgpu_expr e;
-    mgpu_expr_begin(&e, 1);
-    int a = mgpu_expr_input(&e, 0, x->type);
-    int y = mgpu_expr_2(&e, MGPU_X_MAX, a, mgpu_expr_number(&e, x->type, 0));
-    return mgpu_pointwise(g, mgpu_expr_end(&e, y, g->arena), 1, &x);
-}
-
-static int count_of(const struct mgpu_graph *g, const struct mgpu_op *op)
-{
-    int n = 0;
-    for (int i = 0; i < g->node_count; i++)
-        n += g->nodes[i]->op == op;
-    return n;
+    CHECK_OK(rewrite_checked(g, mgpu_fuse));
 }
 
 static int readers_of(const struct mgpu_graph *g, const struct mgpu_value *v)
@@ -69,52 +35,13 @@ static int readers_of(const struct mgpu_graph *g, const struct mgpu_value *v)
     return n;
 }
 
-/* ---- Values before and after ----------------------------------------------------------------- */
-
-static void feed(struct mgpu_run *run, const struct mgpu_value *v)
-{
-    int64_t n = mgpu_value_count(v);
-    double *x = mgpu_xcalloc((size_t)n + 1, sizeof *x);
-    for (int64_t i = 0; i < n; i++)
-        x[i] = sin(1.7 * (double)i + v->id);
-    CHECK_OK(mgpu_run_feed(run, v, x));
-    free(x);
-}
-
-enum { MOST = 4096 };
-
-/* The graph's outputs and gradients, one after the other. */
-static int evaluate(const struct mgpu_graph *g, double *to)
-{
-    struct mgpu_run run;
-    mgpu_run_init(&run, g, &mgpu_backend_ref);
-    for (int i = 0; i < g->input_count; i++)
-        feed(&run, g->inputs[i]);
-    for (int i = 0; i < g->parameter_count; i++)
-        feed(&run, g->parameters[i].value);
-    CHECK_OK(mgpu_run_all(&run));
-    int count = mgpu_run_results(&run, to, MOST);
-    mgpu_run_free(&run);
-    return count;
-}
-
-/* Rewrites the graph; its outputs and gradients must stay what they are. */
-static void fuse(struct mgpu_graph *g)
-{
-    double before[MOST], after[MOST];
-    int n = evaluate(g, before);
-    mgpu_fuse(g, &mgpu_backend_ref);
-    CHECK(n > 0 && evaluate(g, after) == n);
-    for (int i = 0; i < n; i++)
-        CHECK_NEAR(after[i], before[i], 1e-12);
-}
-
 /* ---- Chains and trees ------------------------------------------------------------------------ */
 
 static void test_chain(void)
 {
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_value *x = matrix(g, "x", ROWS, COLUMNS), *y = matrix(g, "y", ROWS, COLUMNS);
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
+    struct mgpu_value *x = rewrite_matrix(g, "x", ROWS, COLUMNS),
+                      *y = rewrite_matrix(g, "y", ROWS, COLUMNS);
     g->origin.type = "Sigmoid";
     struct mgpu_value *v = mgpu_mul(g, x, mgpu_unary(g, MGPU_X_SIGMOID, x));
     v = mgpu_affine(g, mgpu_add(g, v, y), 0.5, 0.25);
@@ -133,8 +60,8 @@ static void test_chain(void)
 /* A cheap value goes into both of its readers; a dear one is computed once. */
 static void test_two_readers(bool dear)
 {
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_value *x = matrix(g, "x", ROWS, COLUMNS), *v = mgpu_affine(g, x, 2, 1);
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
+    struct mgpu_value *x = rewrite_matrix(g, "x", ROWS, COLUMNS), *v = mgpu_affine(g, x, 2, 1);
     for (int i = 0; dear && i < 3; i++)
         v = mgpu_unary(g, MGPU_X_SIN, mgpu_unary(g, MGPU_X_EXP, v));
     mgpu_graph_output(g, "a", mgpu_unary(g, MGPU_X_NEG, v));
@@ -147,8 +74,8 @@ static void test_two_readers(bool dear)
 /* What is asked for is stored, and its readers read it. */
 static void test_output_inside(void)
 {
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_value *x = matrix(g, "x", ROWS, COLUMNS);
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
+    struct mgpu_value *x = rewrite_matrix(g, "x", ROWS, COLUMNS);
     struct mgpu_value *middle = mgpu_unary(g, MGPU_X_EXP, x);
     mgpu_graph_output(g, "middle", middle);
     mgpu_graph_output(g, "end", mgpu_unary(g, MGPU_X_NEG, middle));
@@ -160,10 +87,10 @@ static void test_output_inside(void)
 /* What is broadcast is computed at its own size, but for a single number. */
 static void test_broadcast(void)
 {
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_value *x = matrix(g, "x", ROWS, COLUMNS);
-    struct mgpu_value *row = mgpu_unary(g, MGPU_X_EXP, matrix(g, "row", 1, COLUMNS));
-    struct mgpu_value *one = mgpu_unary(g, MGPU_X_EXP, matrix(g, "one", 1, 1));
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
+    struct mgpu_value *x = rewrite_matrix(g, "x", ROWS, COLUMNS);
+    struct mgpu_value *row = mgpu_unary(g, MGPU_X_EXP, rewrite_matrix(g, "row", 1, COLUMNS));
+    struct mgpu_value *one = mgpu_unary(g, MGPU_X_EXP, rewrite_matrix(g, "one", 1, 1));
     mgpu_graph_output(g, "y", mgpu_mul(g, mgpu_add(g, x, row), one));
     fuse(g);
     CHECK(g->node_count == 2 && readers_of(g, row) == 1 && readers_of(g, one) == 0);
@@ -172,12 +99,12 @@ static void test_broadcast(void)
 
 static void test_limits(void)
 {
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_value *v = matrix(g, "x", ROWS, COLUMNS), *sum = v;
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
+    struct mgpu_value *v = rewrite_matrix(g, "x", ROWS, COLUMNS), *sum = v;
     for (int i = 0; i < 3 * MGPU_EXPR_MAX; i++)
         v = mgpu_unary(g, i % 2 ? MGPU_X_SIN : MGPU_X_COS, v);
     for (int i = 0; i < 2 * MGPU_MAX_INPUTS; i++)
-        sum = mgpu_add(g, sum, matrix(g, "more", ROWS, COLUMNS));
+        sum = mgpu_add(g, sum, rewrite_matrix(g, "more", ROWS, COLUMNS));
     mgpu_graph_output(g, "v", v);
     mgpu_graph_output(g, "sum", sum);
     fuse(g);
@@ -190,7 +117,7 @@ static void test_limits(void)
 /* An expression that only the slow kernel runs does not pull others down to it. */
 static void test_kernels(void)
 {
-    struct mgpu_graph *g = new_graph(MGPU_FLOAT);
+    struct mgpu_graph *g = rewrite_graph(MGPU_FLOAT);
     struct mgpu_dim dims[] = {mgpu_dim_const(ELEMENTS)};
     struct mgpu_value *i = mgpu_graph_input(g, "i", MGPU_INT64, 1, dims);
     struct mgpu_value *twice = mgpu_add(g, mgpu_mul(g, i, i), i);
@@ -204,8 +131,9 @@ static void test_kernels(void)
 
 static void test_share(void)
 {
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_value *x = matrix(g, "x", ROWS, COLUMNS), *w = matrix(g, "w", COLUMNS, COLUMNS);
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
+    struct mgpu_value *x = rewrite_matrix(g, "x", ROWS, COLUMNS),
+                      *w = rewrite_matrix(g, "w", COLUMNS, COLUMNS);
     struct mgpu_value *a = mgpu_matmul(g, x, false, w, false);
     struct mgpu_value *b = mgpu_matmul(g, x, false, w, false);
     struct mgpu_value *c = mgpu_matmul(g, x, false, w, true);
@@ -219,8 +147,8 @@ static void test_share(void)
 /* Forward's large values are not kept for backward; a number is. */
 static void test_share_passes(void)
 {
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_value *x = matrix(g, "x", ROWS, COLUMNS), *v[2];
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
+    struct mgpu_value *x = rewrite_matrix(g, "x", ROWS, COLUMNS), *v[2];
     struct mgpu_value *one = mgpu_graph_scalar(g, MGPU_SCALAR_RANK_SHARE, "share");
     for (int i = 0; i < 2; i++) {
         g->origin.role = i ? MGPU_BACKWARD : MGPU_FORWARD;
@@ -230,21 +158,11 @@ static void test_share_passes(void)
         mgpu_graph_output(g, i ? "b" : "a", v[i]);
     }
     fuse(g);
-    CHECK(count_of(g, mgpu_op_find("matmul")) == 2);
+    CHECK(rewrite_count(g, mgpu_op_find("matmul")) == 2);
     mgpu_graph_free(g);
 }
 
 /* ---- Backward reads outputs ------------------------------------------------------------------ */
-
-static struct mgpu_value *clip(struct mgpu_graph *g, struct mgpu_value *x)
-{
-    struct mgpu_expr e;
-    mgpu_expr_begin(&e, 1);
-    int a = mgpu_expr_input(&e, 0, x->type);
-    int y = mgpu_expr_2(&e, MGPU_X_MAX, a, mgpu_expr_number(&e, x->type, 0));
-    y = mgpu_expr_2(&e, MGPU_X_MIN, y, mgpu_expr_number(&e, x->type, 0.5));
-    return mgpu_pointwise(g, mgpu_expr_end(&e, y, g->arena), 1, &x);
-}
 
 static struct mgpu_value *sigmoid(struct mgpu_graph *g, struct mgpu_value *x)
 {
@@ -266,11 +184,12 @@ static struct mgpu_value *square(struct mgpu_graph *g, struct mgpu_value *x)
 static int readers_before(struct mgpu_value *(*activation)(struct mgpu_graph *,
                                                            struct mgpu_value *))
 {
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_value *x = matrix(g, "x", ROWS, COLUMNS);
-    struct mgpu_value *h = mgpu_matmul(g, x, false, weight(g, "w1", COLUMNS, COLUMNS), false);
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
+    struct mgpu_value *x = rewrite_matrix(g, "x", ROWS, COLUMNS);
+    struct mgpu_value *h =
+        mgpu_matmul(g, x, false, rewrite_weight(g, "w1", COLUMNS, COLUMNS), false);
     struct mgpu_value *y =
-        mgpu_matmul(g, activation(g, h), false, weight(g, "w2", COLUMNS, COLUMNS), false);
+        mgpu_matmul(g, activation(g, h), false, rewrite_weight(g, "w2", COLUMNS, COLUMNS), false);
     struct mgpu_value *loss = mgpu_reduce(g, MGPU_REDUCE_SUM, mgpu_mul(g, y, y), 3, false);
     mgpu_graph_output(g, "loss", loss);
     CHECK_OK(mgpu_gradient(g, loss, false));
@@ -282,20 +201,14 @@ static int readers_before(struct mgpu_value *(*activation)(struct mgpu_graph *,
 
 static void test_outputs(void)
 {
-    CHECK(readers_before(relu) == 1);
-    CHECK(readers_before(clip) == 1);
+    CHECK(readers_before(rewrite_relu) == 1);
+    CHECK(readers_before(rewrite_clip) == 1);
     CHECK(readers_before(sigmoid) == 1);
     CHECK(readers_before(relu_of_two) == 2);
     CHECK(readers_before(square) == 2); /* its sign is lost */
 }
 
 /* ---- Behind a batch normalisation ------------------------------------------------------------ */
-
-static struct mgpu_value *image(struct mgpu_graph *g, const char *name)
-{
-    struct mgpu_dim dims[] = {mgpu_dim_const(3), mgpu_dim_const(2), mgpu_dim_const(5)};
-    return mgpu_graph_input(g, name, g->float_type, 3, dims);
-}
 
 static struct mgpu_value *norm(struct mgpu_graph *g, struct mgpu_value *x)
 {
@@ -332,151 +245,23 @@ static int left_of(struct mgpu_graph *g, struct mgpu_value *y)
  * a norm itself; and a norm whose output another node reads, too. */
 static void test_norms(void)
 {
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    CHECK(left_of(g, relu(g, norm(g, image(g, "x")))) == 0);
-    g = new_graph(MGPU_DOUBLE);
-    CHECK(left_of(g, clip(g, norm(g, image(g, "x")))) == 0);
-    g = new_graph(MGPU_DOUBLE);
-    CHECK(left_of(g, relu(g, mgpu_add(g, image(g, "a"), norm(g, image(g, "x"))))) == 0);
-    g = new_graph(MGPU_DOUBLE);
-    struct mgpu_value *a = norm(g, image(g, "x")), *b = norm(g, a);
-    CHECK(left_of(g, relu(g, mgpu_add(g, a, b))) == 2); /* the mask; where branches meet */
-    g = new_graph(MGPU_DOUBLE);
-    a = norm(g, image(g, "x")), b = norm(g, image(g, "y"));
-    CHECK(left_of(g, relu(g, mgpu_add(g, b, a))) == 1); /* the mask */
-    g = new_graph(MGPU_DOUBLE);
-    a = norm(g, image(g, "x"));
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
+    CHECK(left_of(g, rewrite_relu(g, norm(g, rewrite_image(g, "x")))) == 0);
+    g = rewrite_graph(MGPU_DOUBLE);
+    CHECK(left_of(g, rewrite_clip(g, norm(g, rewrite_image(g, "x")))) == 0);
+    g = rewrite_graph(MGPU_DOUBLE);
+    CHECK(left_of(g, rewrite_relu(g, mgpu_add(g, rewrite_image(g, "a"),
+                                              norm(g, rewrite_image(g, "x"))))) == 0);
+    g = rewrite_graph(MGPU_DOUBLE);
+    struct mgpu_value *a = norm(g, rewrite_image(g, "x")), *b = norm(g, a);
+    CHECK(left_of(g, rewrite_relu(g, mgpu_add(g, a, b))) == 2); /* the mask; where branches meet */
+    g = rewrite_graph(MGPU_DOUBLE);
+    a = norm(g, rewrite_image(g, "x")), b = norm(g, rewrite_image(g, "y"));
+    CHECK(left_of(g, rewrite_relu(g, mgpu_add(g, b, a))) == 1); /* the mask */
+    g = rewrite_graph(MGPU_DOUBLE);
+    a = norm(g, rewrite_image(g, "x"));
     mgpu_graph_output(g, "kept", a);
-    CHECK(left_of(g, relu(g, a)) == 1); /* forward */
-}
-
-/* ---- Behind a product ------------------------------------------------------------------------ */
-
-static struct mgpu_value *bias(struct mgpu_graph *g, const char *name, int64_t count)
-{
-    struct mgpu_dim dims[] = {mgpu_dim_const(count)};
-    return mgpu_graph_parameter(g, name, MGPU_WEIGHT, g->float_type, 1, dims);
-}
-
-/* Ends in `y`; what the rewrites leave, with all values as before. */
-static void finish(struct mgpu_graph *g, struct mgpu_value *y)
-{
-    double before[MOST], after[MOST];
-    struct mgpu_value *loss = mgpu_softmax(g, y, 1, true);
-    loss = mgpu_reduce(g, MGPU_REDUCE_SUM, loss, (1 << loss->rank) - 1, false);
-    mgpu_graph_output(g, "loss", loss);
-    CHECK_OK(mgpu_gradient(g, loss, false));
-    fuse(g);
-    int n = evaluate(g, before);
-    mgpu_finish_products(g, &mgpu_backend_ref);
-    CHECK(n > 0 && evaluate(g, after) == n);
-    for (int i = 0; i < n; i++)
-        CHECK_NEAR(after[i], before[i], 1e-12);
-}
-
-static int forward_pointwise(const struct mgpu_graph *g)
-{
-    int n = 0;
-    for (int i = 0; i < g->node_count; i++)
-        n += g->nodes[i]->op == &mgpu_op_pointwise && g->nodes[i]->origin.role == MGPU_FORWARD;
-    return n;
-}
-
-static struct mgpu_value *dense(struct mgpu_graph *g, struct mgpu_value *x, const char *w,
-                                const char *b)
-{
-    struct mgpu_value *y = mgpu_matmul(g, x, false, weight(g, w, COLUMNS, COLUMNS), false);
-    return mgpu_add(g, y, bias(g, b, COLUMNS));
-}
-
-/* Biases and relu are the products', and so are the biases' gradients. */
-static void test_dense(void)
-{
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_value *h = relu(g, dense(g, matrix(g, "x", ROWS, COLUMNS), "w1", "b1"));
-    finish(g, dense(g, h, "w2", "b2"));
-    CHECK(forward_pointwise(g) == 0 && count_of(g, &mgpu_op_matmul_sums) == 2);
-    mgpu_graph_free(g);
-}
-
-/* Rows of sequences: the gradients flatten what the bias's gradient sums as it is. */
-static void test_sequences(void)
-{
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_dim dims[] = {mgpu_dim_const(2), mgpu_dim_const(3), mgpu_dim_const(COLUMNS)};
-    struct mgpu_value *x = mgpu_graph_input(g, "x", g->float_type, 3, dims);
-    finish(g, relu(g, dense(g, x, "w", "b")));
-    CHECK(forward_pointwise(g) == 0 && count_of(g, &mgpu_op_matmul_sums) == 1);
-    mgpu_graph_free(g);
-}
-
-/* The first product writes GELU and what it is of, and the gradient's multiplies by its derivative
- * there. */
-static void test_gelu(bool biased)
-{
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_dim dims[] = {mgpu_dim_const(2), mgpu_dim_const(3), mgpu_dim_const(COLUMNS)};
-    struct mgpu_value *x = mgpu_graph_input(g, "x", g->float_type, 3, dims);
-    struct mgpu_value *y = mgpu_matmul(g, x, false, weight(g, "w1", COLUMNS, 2 * COLUMNS), false);
-    y = biased ? mgpu_add(g, y, bias(g, "b1", 2 * COLUMNS)) : y;
-    y = mgpu_unary(g, MGPU_X_GELU, y);
-    finish(g, mgpu_matmul(g, y, false, weight(g, "w2", 2 * COLUMNS, COLUMNS), false));
-    CHECK(count_of(g, &mgpu_op_matmul_gelu) == 1 && count_of(g, &mgpu_op_matmul_gelu_grad) == 1);
-    CHECK(forward_pointwise(g) == 0);
-    mgpu_graph_free(g);
-}
-
-/* One whose argument others read; one of a sum of two images; one without a gradient. */
-static void test_kept_gelu(void)
-{
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_value *x = matrix(g, "x", ROWS, COLUMNS), *h = dense(g, x, "w", "b");
-    finish(g, mgpu_add(g, mgpu_unary(g, MGPU_X_GELU, h), mgpu_unary(g, MGPU_X_SIGMOID, h)));
-    CHECK(count_of(g, &mgpu_op_matmul_gelu) == 0);
-    mgpu_graph_free(g);
-    g = new_graph(MGPU_DOUBLE);
-    x = matrix(g, "x", ROWS, COLUMNS);
-    h = mgpu_add(g, mgpu_matmul(g, x, false, weight(g, "w", COLUMNS, COLUMNS), false), x);
-    finish(g, mgpu_unary(g, MGPU_X_GELU, h));
-    CHECK(count_of(g, &mgpu_op_matmul_gelu) == 0);
-    mgpu_graph_free(g);
-    g = new_graph(MGPU_DOUBLE);
-    h = dense(g, matrix(g, "x", ROWS, COLUMNS), "w", "b");
-    mgpu_graph_output(g, "y", mgpu_unary(g, MGPU_X_GELU, h));
-    fuse(g);
-    mgpu_finish_products(g, &mgpu_backend_ref);
-    CHECK(g->node_count == 1 && g->nodes[0]->op == &mgpu_op_matmul_gelu && !g->nodes[0]->output[1]);
-    mgpu_graph_free(g);
-}
-
-/* What others read, or what is limited elsewhere, stays. */
-static void test_kept_products(void)
-{
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_value *x = matrix(g, "x", ROWS, COLUMNS);
-    struct mgpu_value *y = mgpu_matmul(g, x, false, weight(g, "w", COLUMNS, COLUMNS), false);
-    mgpu_graph_output(g, "y", y);
-    finish(g, relu(g, y));
-    CHECK(forward_pointwise(g) == 1);
-    mgpu_graph_free(g);
-    g = new_graph(MGPU_DOUBLE);
-    finish(g, clip(g, dense(g, matrix(g, "x", ROWS, COLUMNS), "w", "b")));
-    CHECK(forward_pointwise(g) == 1);
-    mgpu_graph_free(g);
-}
-
-static void test_convolution(void)
-{
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    const struct mgpu_conv_attrs attrs = {
-        .spatial = 1, .stride = {1}, .dilation = {1}, .before = {1}, .after = {1}, .group = 1};
-    struct mgpu_dim dims[] = {mgpu_dim_const(4), mgpu_dim_const(2), mgpu_dim_const(3)};
-    struct mgpu_value *w = mgpu_graph_parameter(g, "w", MGPU_WEIGHT, g->float_type, 3, dims), *y;
-    struct mgpu_value *in[] = {image(g, "x"), w, bias(g, "b", 4)};
-    CHECK_OK(mgpu_graph_node(g, &mgpu_op_conv, &attrs, 3, in, 1, &y));
-    finish(g, relu(g, y));
-    CHECK(forward_pointwise(g) == 0);
-    mgpu_graph_free(g);
+    CHECK(left_of(g, rewrite_relu(g, a)) == 1); /* forward */
 }
 
 /* ---- What a plan needs ----------------------------------------------------------------------- */
@@ -495,7 +280,7 @@ static struct mgpu_value *all_reduce(struct mgpu_graph *g, struct mgpu_value *v)
 /* The gradient of a bias becomes a sum of its own; a convolution without one stays. */
 static void test_biases(void)
 {
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
     const struct mgpu_conv_attrs attrs = {
         .spatial = 1, .stride = {1}, .dilation = {1}, .before = {1}, .after = {1}, .group = 1};
     struct mgpu_dim image[] = {mgpu_dim_const(2), mgpu_dim_const(3), mgpu_dim_const(4)};
@@ -505,16 +290,17 @@ static void test_biases(void)
                                mgpu_graph_parameter(g, "b", MGPU_WEIGHT, MGPU_DOUBLE, 1, filter)};
     struct mgpu_value *plain[] = {
         NULL, mgpu_graph_parameter(g, "v", MGPU_WEIGHT, MGPU_DOUBLE, 3, filter)};
-    double before[MOST], after[MOST];
+    double before[REWRITE_MOST], after[REWRITE_MOST];
     CHECK_OK(mgpu_graph_node(g, &mgpu_op_conv, &attrs, 3, in, 1, &plain[0]));
     CHECK_OK(mgpu_graph_node(g, &mgpu_op_conv, &attrs, 2, plain, 1, &y));
     struct mgpu_value *loss = mgpu_reduce(g, MGPU_REDUCE_SUM, mgpu_mul(g, y, y), 7, false);
     CHECK_OK(mgpu_gradient(g, loss, false));
-    int n = evaluate(g, before), sums = count_of(g, &mgpu_op_reduce);
+    int n = rewrite_evaluate(g, before), sums = rewrite_count(g, &mgpu_op_reduce);
     CHECK_OK(mgpu_biases_apart(g));
-    CHECK(count_of(g, &mgpu_op_reduce) == sums + 1);
+    CHECK(rewrite_count(g, &mgpu_op_reduce) == sums + 1);
     CHECK(g->parameters[1].gradient->producer->op == &mgpu_op_reduce);
-    CHECK(count_of(g, &mgpu_op_conv_grad_weight) == 2 && evaluate(g, after) == n);
+    CHECK(rewrite_count(g, &mgpu_op_conv_grad_weight) == 2);
+    CHECK(n > 0 && rewrite_evaluate(g, after) == n);
     for (int i = 0; i < n; i++)
         CHECK_NEAR(after[i], before[i], 1e-12);
     mgpu_graph_free(g);
@@ -523,12 +309,12 @@ static void test_biases(void)
 /* max(w, 0), its least of 0.5, a max pool of 2x2: the pool is first, and all numbers stay. */
 static int pool_behind_limits(bool first, bool seen, double *to)
 {
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
     struct mgpu_dim dims[] = {mgpu_dim_const(1), mgpu_dim_const(2), mgpu_dim_const(5),
                               mgpu_dim_const(6)};
     struct mgpu_value *w = mgpu_graph_parameter(g, "w", MGPU_WEIGHT, MGPU_DOUBLE, 4, dims);
     struct mgpu_value *half = mgpu_const_double(g, MGPU_DOUBLE, 0.5), *out[2];
-    struct mgpu_value *low = relu(g, w), *x = mgpu_binary(g, MGPU_X_MIN, low, half);
+    struct mgpu_value *low = rewrite_relu(g, w), *x = mgpu_binary(g, MGPU_X_MIN, low, half);
     struct mgpu_pool_attrs attrs = {.spatial = 2,
                                     .kernel = {2, 2},
                                     .stride = {2, 2},
@@ -547,7 +333,7 @@ static int pool_behind_limits(bool first, bool seen, double *to)
         mgpu_reduce(g, MGPU_REDUCE_SUM, mgpu_mul(g, out[0], out[0]), 15, false);
     mgpu_graph_output(g, "loss", loss);
     CHECK_OK(mgpu_gradient(g, loss, false));
-    int n = evaluate(g, to);
+    int n = rewrite_evaluate(g, to);
     mgpu_graph_free(g);
     return n;
 }
@@ -568,7 +354,7 @@ static void test_pool_first(void)
 static int loss_behind_transposition(bool first, const int *perm, double *to)
 {
     static const int64_t labels[] = {2, 0, 1, 1, 0, 2, 2, 1, 0, 1};
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
     struct mgpu_dim dims[3], positions[2];
     for (int i = 0; i < 3; i++)
         dims[perm[i]] = mgpu_dim_const(i == 0 ? 2 : i == 1 ? 3 : 5);
@@ -585,8 +371,8 @@ static int loss_behind_transposition(bool first, const int *perm, double *to)
         mgpu_loss_first(g);
     CHECK_OK(mgpu_gradient(g, loss, false));
     mgpu_graph_prune(g);
-    int left = count_of(g, &mgpu_op_transpose);
-    CHECK(evaluate(g, to) == 31);
+    int left = rewrite_count(g, &mgpu_op_transpose);
+    CHECK(rewrite_evaluate(g, to) == 31);
     mgpu_graph_free(g);
     return left;
 }
@@ -606,17 +392,17 @@ static void test_loss_first(void)
  * before it. */
 static void test_communication(void)
 {
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_value *x = matrix(g, "x", ROWS, COLUMNS), *v = mgpu_unary(g, MGPU_X_EXP, x);
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
+    struct mgpu_value *x = rewrite_matrix(g, "x", ROWS, COLUMNS), *v = mgpu_unary(g, MGPU_X_EXP, x);
     struct mgpu_value *early = mgpu_unary(g, MGPU_X_SIN, v);
     struct mgpu_value *a = all_reduce(g, v), *b = all_reduce(g, mgpu_copy(g, x));
     struct mgpu_value *c = all_reduce(g, mgpu_copy(g, x));
     struct mgpu_value *sums = mgpu_add(g, mgpu_add(g, a, b), c);
     mgpu_graph_output(g, "y", mgpu_add(g, sums, early));
-    int copies = count_of(g, &mgpu_op_pointwise);
+    int copies = rewrite_count(g, &mgpu_op_pointwise);
     mgpu_fuse(g, &mgpu_backend_ref);
-    CHECK(count_of(g, &mgpu_op_all_reduce) == 3);
-    CHECK(copies == 7 && count_of(g, &mgpu_op_pointwise) == 5); /* the three sums are one */
+    CHECK(rewrite_count(g, &mgpu_op_all_reduce) == 3);
+    CHECK(copies == 7 && rewrite_count(g, &mgpu_op_pointwise) == 5); /* the three sums are one */
     CHECK(g->nodes[1]->output[0] == early);
     mgpu_graph_free(g);
 }
@@ -624,8 +410,8 @@ static void test_communication(void)
 /* A send has no output and stays. */
 static void test_send(void)
 {
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_value *x = matrix(g, "x", ROWS, COLUMNS);
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
+    struct mgpu_value *x = rewrite_matrix(g, "x", ROWS, COLUMNS);
     struct mgpu_value *v = mgpu_unary(g, MGPU_X_EXP, mgpu_unary(g, MGPU_X_SIN, x));
     struct mgpu_comm_attrs attrs = {.peer = 1, .type = v->type};
     g->origin.role = MGPU_COMMUNICATION;
@@ -638,8 +424,9 @@ static void test_send(void)
 /* Updates run less often than what they read. */
 static void test_roles(void)
 {
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_value *w = weight(g, "w", ROWS, COLUMNS), *x = matrix(g, "x", ROWS, COLUMNS);
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
+    struct mgpu_value *w = rewrite_weight(g, "w", ROWS, COLUMNS),
+                      *x = rewrite_matrix(g, "x", ROWS, COLUMNS);
     g->origin.role = MGPU_BACKWARD;
     struct mgpu_value *v = mgpu_mul(g, x, x);
     g->origin.role = MGPU_UPDATE;
@@ -669,9 +456,9 @@ static struct mgpu_value *random_node(struct mgpu_graph *g, unsigned *seed, stru
     case 1:
         return mgpu_add(g, a, mgpu_reduce(g, MGPU_REDUCE_MEAN, b, 1u << next(seed, 2), true));
     case 2:
-        return relu(g, a);
+        return rewrite_relu(g, a);
     case 3:
-        return clip(g, a);
+        return rewrite_clip(g, a);
     case 4:
         return mgpu_mul(g, a, b);
     case 5:
@@ -685,9 +472,10 @@ static struct mgpu_value *random_node(struct mgpu_graph *g, unsigned *seed, stru
 
 static void test_random(unsigned seed)
 {
-    struct mgpu_graph *g = new_graph(MGPU_DOUBLE);
-    struct mgpu_value *v[32] = {matrix(g, "x", ROWS, COLUMNS), matrix(g, "y", ROWS, COLUMNS)};
-    struct mgpu_value *w = weight(g, "w", COLUMNS, COLUMNS), *sum = NULL;
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
+    struct mgpu_value *v[32] = {rewrite_matrix(g, "x", ROWS, COLUMNS),
+                                rewrite_matrix(g, "y", ROWS, COLUMNS)};
+    struct mgpu_value *w = rewrite_weight(g, "w", COLUMNS, COLUMNS), *sum = NULL;
     for (int i = 2; i < 32; i++)
         v[i] = random_node(g, &seed, v[next(&seed, (unsigned)i)], v[next(&seed, (unsigned)i)], w);
     for (int i = 26; i < 32; i++)
@@ -718,13 +506,6 @@ int main(void)
     test_share_passes();
     test_outputs();
     test_norms();
-    test_dense();
-    test_sequences();
-    test_gelu(false);
-    test_gelu(true);
-    test_kept_gelu();
-    test_kept_products();
-    test_convolution();
     test_biases();
     test_pool_first();
     test_loss_first();

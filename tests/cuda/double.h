@@ -14,8 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whether kernels can be emulated here. */
-bool double_possible(void);
+/* Whether kernels cannot be emulated here; then says so, and the test ends with 77 (skipped). */
+bool double_skipped(void);
 
 /* From now on there are `gpus` such GPUs with so many bytes each and no others. */
 void double_begin(int gpus, int64_t bytes);

@@ -1,6 +1,5 @@
 /* The double's CUDA driver. */
 #include "runtime/base/memory.h"
-#include "runtime/base/status.h"
 #include "tests/cuda/double_private.h"
 
 #include <stdio.h>
@@ -549,67 +548,17 @@ static CUresult exec_destroy(CUgraphExec exec)
 /* ---- Kernels ------------------------------------------------------------------------------------
  */
 
-static bool waits_inside(const char *from, const char *to)
-{
-    static const char *const words[] = {"__syncthreads", "block_", "shuffle_"};
-    for (int i = 0; i < 3; i++) {
-        const char *at = strstr(from, words[i]);
-        if (at && at < to)
-            return true;
-    }
-    return false;
-}
-
-/* Reads "KERNEL(name)(a, b) {...": what follows the mark. */
-static void add_function(struct module *m, const char *text, FILE *calls)
-{
-    struct function *f = mgpu_xcalloc(1, sizeof *f);
-    const char *end = strchr(text, ')'), *close = strchr(end + 1, ')');
-    const char *next = strstr(text, "KERNEL(");
-    snprintf(f->name, sizeof f->name, "%.*s", (int)(end - text), text);
-    f->module = m;
-    f->parameters = 1;
-    for (const char *c = end; c < close; c++)
-        f->parameters += *c == ',';
-    f->together = waits_inside(text, next ? next : text + strlen(text));
-    f->next = m->functions;
-    m->functions = f;
-    fprintf(calls, "void call_%s(void **p) { %s(", f->name, f->name);
-    for (int i = 0; i < f->parameters; i++)
-        fprintf(calls, "%sp[%d]", i ? ", " : "", i);
-    fprintf(calls, "); }\n");
-}
-
 static CUresult module_load(CUmodule *out, const void *image)
 {
-    static const char mark[] = "KERNEL(";
-    char *calls;
-    size_t size;
-    struct module *m = double_gpu.modules;
     IN_CONTEXT("cuModuleLoadData");
     if (outside_capture("cuModuleLoadData"))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     double_gpu.calls.allocations++;
     double_gpu.alive++;
-    while (m && strcmp(m->text, image))
-        m = m->next;
+    struct module *m;
+    CUresult r = double_module(&m, image);
     *out = (CUmodule)m;
-    if (m)
-        return CUDA_SUCCESS;
-    m = mgpu_xcalloc(1, sizeof *m);
-    m->text = mgpu_xstrdup(image);
-    m->next = double_gpu.modules;
-    double_gpu.modules = m;
-    FILE *to = open_memstream(&calls, &size);
-    for (const char *at = image; (at = strstr(at, mark)); at += sizeof mark - 1)
-        add_function(m, at + sizeof mark - 1, to);
-    fclose(to);
-    int rc = emulate_open(&m->library, image, calls);
-    free(calls);
-    if (rc < 0)
-        double_complain("%s", mgpu_error());
-    *out = (CUmodule)m;
-    return rc < 0 ? CUDA_ERROR_INVALID_IMAGE : CUDA_SUCCESS;
+    return r;
 }
 
 static CUresult module_unload(CUmodule module)
@@ -617,21 +566,6 @@ static CUresult module_unload(CUmodule module)
     (void)module;
     double_gpu.alive--;
     return CUDA_SUCCESS;
-}
-
-void double_free_modules(void)
-{
-    for (struct module *m = double_gpu.modules, *next; m; m = next) {
-        next = m->next;
-        emulate_close(m->library);
-        for (struct function *f = m->functions, *other; f; f = other) {
-            other = f->next;
-            free(f);
-        }
-        free(m->text);
-        free(m);
-    }
-    double_gpu.modules = NULL;
 }
 
 static CUresult module_function(CUfunction *out, CUmodule module, const char *name)

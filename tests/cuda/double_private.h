@@ -155,6 +155,11 @@ void double_run_set(const struct set *wanted);
 /* ---- double_driver.c, double_compiler.c: in place of NVIDIA's ---- */
 extern const struct mgpu_cuda_driver double_driver;
 extern const struct mgpu_cuda_nvrtc double_nvrtc;
+
+/* ---- double_modules.c ---- */
+
+/* The module of this text, as the compiler gives it; made when it is not there yet. */
+CUresult double_module(struct module **out, const char *text);
 void double_free_modules(void);
 
 #endif

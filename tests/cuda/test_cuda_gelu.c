@@ -2,56 +2,12 @@
  * is written, it is part of the products, forward and backward, and training follows the CPU's, in
  * floats and in half types, on one rank and on two. Other functions stay what they are. The kernels
  * are generated ones; cuBLASLt's descriptors are test_cuda_matmul's. */
-#include "runtime/facade/facade.h"
 #include "tests/cuda/double.h"
+#include "tests/cuda/double_train.h"
 #include "tests/support/tiny.h"
 #include "tests/test.h"
 
-#include <math.h>
-#include <string.h>
-
-enum { SAMPLES = 8, STEPS = 4, WIDTH = 12, HIDDEN = 24, WEIGHTS = WIDTH * HIDDEN };
-
-struct result {
-    int ends; /* nodes of products with GELU or its derivative */
-    double weight[WEIGHTS];
-};
-
-static void train(struct result *r, const char *model, const char *const *data, const char *devices,
-                  const char *precision)
-{
-    struct mgpu_options o = MGPU_OPTIONS;
-    struct mgpu_trainer *t;
-    struct mgpu_step_result s;
-    o.data = data;
-    o.loss = tiny_list("mse", NULL);
-    o.optimizer = "sgd,lr=0.5";
-    o.batch = SAMPLES;
-    o.steps = STEPS;
-    o.devices = devices;
-    o.strategy = "data";
-    o.precision = precision;
-    *r = (struct result){0};
-    CHECK_OK(mgpu_trainer_new(&t, model, &o));
-    const struct mgpu_program *p = t->compiled[0].program[0];
-    for (int k = 0; k < p->instructions; k++)
-        r->ends += !strncmp(p->instruction[k].node->op->name, "matmul_gelu", strlen("matmul_gelu"));
-    while (mgpu_step(t, &s) > 0)
-        ;
-    CHECK_OK(mgpu_weight_read(t, "w", r->weight, WEIGHTS));
-    mgpu_trainer_free(t);
-    CHECK_(!double_complaints(), "%s in %s: %s", devices, precision, double_complaint());
-}
-
-static double off(const struct result *x, const struct result *y)
-{
-    double sum = 0, size = 1e-30;
-    for (int i = 0; i < WEIGHTS; i++) {
-        sum += (x->weight[i] - y->weight[i]) * (x->weight[i] - y->weight[i]);
-        size += y->weight[i] * y->weight[i];
-    }
-    return sqrt(sum / size);
-}
+enum { WIDTH = 12, HIDDEN = 24 };
 
 /* The function as nodes from h to g. */
 static const struct {
@@ -83,7 +39,7 @@ static void check(int i, const char *const *data)
     } runs[] = {{"cuda:0", "f32", 1e-6},         {"cuda:0,cuda:0", "f32", 1e-6},
                 {"cuda:0", "bf16", 1e-2},        {"cuda:0", "f16", 1e-2},
                 {"cuda:0,cuda:0", "bf16", 1e-2}, {"cuda:0,cuda:0", "f16", 1e-2}};
-    struct result floats, r;
+    struct double_trained floats, r;
     char text[2048];
     snprintf(text, sizeof text,
              "opset 20\ninput x float N 5 %d\ninit w float %d %d = normal 0.4\n"
@@ -92,29 +48,28 @@ static void check(int i, const char *const *data)
              "init cubic float = 0.044715\ninit root float = 0.79788456\n"
              "m = MatMul(x, w)\nh = Add(m, bias)\n%sy = MatMul(g, v)\noutput y float N 5 2\n",
              WIDTH, WIDTH, HIDDEN, HIDDEN, HIDDEN, functions[i].nodes);
-    const char *model = tiny_model(text);
-    train(&floats, model, data, "cpu", "f32");
-    CHECK(floats.ends == 0);
+    const struct double_model m = {tiny_model(text), data, "matmul_gelu", WIDTH * HIDDEN};
+    CHECK_OK(double_train(&floats, &m, "cpu", "f32"));
+    CHECK(floats.nodes == 0);
     for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
-        train(&r, model, data, runs[k].devices, runs[k].precision);
-        CHECK_(r.ends == (functions[i].gelu ? 2 : 0), "GELU %s in %s: %d products",
-               functions[i].name, runs[k].precision, r.ends);
-        CHECK_(off(&r, &floats) < runs[k].most, "GELU %s in %s on %s: off by %.1e",
-               functions[i].name, runs[k].precision, runs[k].devices, off(&r, &floats));
+        CHECK_OK(double_train(&r, &m, runs[k].devices, runs[k].precision));
+        CHECK_(r.nodes == (functions[i].gelu ? 2 : 0), "GELU %s in %s: %d products",
+               functions[i].name, runs[k].precision, r.nodes);
+        double weight = double_weight_off(&r, &floats, &m);
+        CHECK_(weight < runs[k].most, "GELU %s in %s on %s: off by %.1e", functions[i].name,
+               runs[k].precision, runs[k].devices, weight);
     }
 }
 
 int main(void)
 {
-    if (!double_possible()) {
-        fprintf(stderr, "skipped: no C compiler, or the thread sanitizer\n");
+    if (double_skipped())
         return 77;
-    }
     double_begin(1, INT64_C(1) << 30);
     tiny_begin();
     const char *const *data =
-        tiny_list(tiny_noise("x", 3, 3, (int64_t[]){SAMPLES, 5, WIDTH}),
-                  tiny_noise("label", 5, 3, (int64_t[]){SAMPLES, 5, 2}), NULL);
+        tiny_list(tiny_noise("x", 3, 3, (int64_t[]){DOUBLE_SAMPLES, 5, WIDTH}),
+                  tiny_noise("label", 5, 3, (int64_t[]){DOUBLE_SAMPLES, 5, 2}), NULL);
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
         check((int)i, data);
     tiny_end();

@@ -61,10 +61,8 @@ static void check_equal(const char *name, const char *precision, double most)
 
 int main(int count, char **words)
 {
-    if (!double_possible()) {
-        fprintf(stderr, "skipped: no C compiler, or the thread sanitizer\n");
+    if (double_skipped())
         return 77;
-    }
     double_begin(1, INT64_C(1) << 30);
     const char *const *name = count > 1 ? (const char *const *)words + 1 : cases;
     check_case("torch-mlp-ts", "tf32", 2);

@@ -200,7 +200,7 @@ const struct mgpu_arg mgpu_train_table[] = {
      .help = "curves, plan, memory and weights as one page (with --profile, times too)"},
     OWN("log-steps", log_steps, "print each step's loss on stdout"),
     OWN("json", json, "results as one JSON object, the last line of stdout"),
-    OWN("quiet", quiet, "no talk on stderr"),
+    OWN("quiet", quiet, "no talk on stderr, only warnings and errors"),
     {.name = "help",
      .kind = MGPU_ARG_MAYBE_TEXT,
      .offset = FIELD(help),

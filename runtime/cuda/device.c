@@ -162,7 +162,7 @@ const char *mgpu_cuda_default(void)
     if (rc == 0)
         rc = try_gpu(0);
     if (rc < 0) {
-        mgpu_note("training on the CPU; the GPU cannot be used: %s", mgpu_error());
+        mgpu_warn("training on the CPU; the GPU cannot be used: %s", mgpu_error());
         return "cpu";
     }
     if (driver.cuDeviceGetCount(&count) == CUDA_SUCCESS && count > 1)

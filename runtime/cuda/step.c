@@ -410,9 +410,10 @@ static int run(struct mgpu_gpu_ranks *all)
         MGPU_TRY(bring(&all->rank[r]));
     }
     if (graph->known && !graph->exec && !all->no_capture && capture(all, &graph->exec) < 0) {
-        mgpu_note("cuda:%d: steps are submitted call by call, they cannot be captured as a graph: "
-                  "%s",
-                  all->gpu.index, mgpu_error());
+        mgpu_warn(
+            "cuda:%d: steps are submitted call by call, which takes longer, for they cannot be "
+            "captured as a graph: %s",
+            all->gpu.index, mgpu_error());
         all->no_capture = true;
         graph->exec = NULL;
     }

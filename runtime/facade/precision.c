@@ -58,10 +58,10 @@ int mgpu_check_precision(const struct mgpu_rank_device *d, const char *precision
     return mgpu_device_check_precision(d->name, d->gpu < 0, gpu.sm, precision);
 }
 
-void mgpu_note_tf32(const char *precision, bool cpu, const char *device)
+void mgpu_warn_tf32(const char *precision, bool cpu, const char *device)
 {
     if (cpu && precision && !strcmp(precision, "tf32"))
-        mgpu_note("--precision tf32: only a GPU has TF32; %s computes in float32", device);
+        mgpu_warn("--precision tf32: only a GPU has TF32; %s computes in float32", device);
 }
 
 int mgpu_settle_precision_devices(struct mgpu_trainer *t, int ranks)
@@ -71,7 +71,7 @@ int mgpu_settle_precision_devices(struct mgpu_trainer *t, int ranks)
         t->devices[i].tf32 = t->tf32;
         MGPU_TRY(precision ? mgpu_check_precision(&t->devices[i], precision) : 0);
     }
-    mgpu_note_tf32(precision, t->devices[0].gpu < 0, t->devices[0].name);
+    mgpu_warn_tf32(precision, t->devices[0].gpu < 0, t->devices[0].name);
     return 0;
 }
 

@@ -333,11 +333,11 @@ static void test_no_capture(void)
     struct tiny_result got;
     struct mgpu_options o = options(two);
     int launched = double_count().launched;
-    mgpu_set_note(count_note, NULL);
+    mgpu_set_warning(count_note, NULL);
     double_no_capture(true);
     tiny_train(&got, model, &o, weights, 3);
     double_no_capture(false);
-    mgpu_set_note(NULL, NULL);
+    mgpu_set_warning(NULL, NULL);
     check_right("without capture", &got);
     CHECK(notes == 1 && double_count().launched == launched);
     CHECK_(!double_complaints(), "%s", double_complaint());

@@ -222,7 +222,13 @@ void mgpu_train_help(FILE *to)
           "  mgpu-train cnn.onnx --report\n",
           to);
     mgpu_args_help(mgpu_train_table, to);
-    fputs("\nexit status: 0 done, 1 failed, 2 wrong usage\n", to);
+    fputs(
+        "\nenvironment: CUDA_VISIBLE_DEVICES names the GPUs to be seen; MGPU_CACHE is the folder\n"
+        "  where kernels for GPUs and the choice of algorithms are kept for the next run "
+        "(default:\n"
+        "  $XDG_CACHE_HOME/mgpu, else $HOME/.cache/mgpu; /dev/null: nothing is kept)\n"
+        "exit status: 0 done, 1 failed, 2 wrong usage\n",
+        to);
 }
 
 static bool has_extension(const char *path, const char *const *extensions)

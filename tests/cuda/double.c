@@ -69,7 +69,7 @@ void double_begin(int gpus, int64_t bytes)
     double_gpu.gpus = gpus;
     double_gpu.bytes = bytes;
     double_gpu.drop = -1;
-    setenv("MGPU_CACHE", "/dev/null/none", 1); /* nothing is kept */
+    setenv("MGPU_CACHE", "/dev/null", 1); /* nothing is kept */
     make_library();
     mgpu_gpu_library(library);
     mgpu_cuda_stand_in(&double_driver, &double_nvrtc);

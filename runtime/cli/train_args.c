@@ -110,8 +110,8 @@ const struct mgpu_arg mgpu_train_table[] = {
     TEXT("precision", precision, "TYPE",
          "f32 (default), f64; on a GPU also tf32, bf16, f16 (weights stay float32)"),
     TEXT("loss-scale", loss_scale, "START[,every=N]",
-         "f16: multiply gradients by this at first (65536), and by 2 more after N good steps "
-         "(2000)"),
+         "f16: multiply gradients by this at first (65536; from 2^-24 to 2^24), and by 2 more "
+         "after N good steps (2000)"),
     FLAG("exact", exact, "no algorithm with larger rounding (Winograd and the like)"),
     FLAG("recompute", recompute, "compute cheap activations again in backward: less memory"),
     HEADING("Devices"),

@@ -11,17 +11,26 @@ static const double LEAST = 0x1p-24, MOST = 0x1p24;
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
-/* START[,every=N] */
+static int parse_start(double *scale, const char *text)
+{
+    if (mgpu_text_double(scale, "START", text, LEAST, MOST) == 0)
+        return 0;
+    return mgpu_fail(MGPU_EUSAGE,
+                     "--loss-scale: '%s' is not a number from 2^-24 (%.3g) to 2^24 (%.0f)", text,
+                     LEAST, MOST);
+}
+
+/* START[,every=N], or one of them */
 static int parse_scale(struct mgpu_trainer *t, const char *text)
 {
     struct mgpu_item *item;
     int count;
     mgpu_items_cut(&item, &count, text, NULL, 0, t->arena);
+    if (count == 0)
+        return parse_start(&t->scaling.scale, "");
     for (int i = 0; i < count; i++)
         if (i == 0 && !item[i].value)
-            MGPU_TRY(
-                mgpu_prefix(mgpu_text_double(&t->scaling.scale, "START", item[i].name, LEAST, MOST),
-                            "--loss-scale"));
+            MGPU_TRY(parse_start(&t->scaling.scale, item[i].name));
         else if (!strcmp(item[i].name, "every") && item[i].value)
             MGPU_TRY(mgpu_prefix(
                 mgpu_text_int(&t->scaling.every, "every", item[i].value, 1, INT64_C(1) << 52),

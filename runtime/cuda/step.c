@@ -384,7 +384,7 @@ static int capture(struct mgpu_gpu_ranks *all, CUgraphExec *exec)
         rc = mgpu_cuda_status(&all->gpu.cu, result, "cuStreamEndCapture");
     if (rc == 0)
         rc = mgpu_cuda_status(&all->gpu.cu, all->gpu.cu.cuGraphInstantiateWithFlags(exec, graph, 0),
-                              "cuGraphInstantiate");
+                              "cuGraphInstantiateWithFlags");
     if (graph)
         all->gpu.cu.cuGraphDestroy(graph);
     return rc;

@@ -149,6 +149,11 @@ void double_busy(bool busy)
     double_gpu.busy = busy;
 }
 
+void double_waits_fail(int result)
+{
+    double_gpu.wait_result = (CUresult)result;
+}
+
 void double_most_streams(int count)
 {
     double_gpu.streams_left = count;

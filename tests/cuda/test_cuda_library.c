@@ -308,9 +308,10 @@ int main(void)
     mgpu_library_close(l);
     mgpu_graph_free(g);
     struct mgpu_library_options broken = {.properties = "{\"deviceName\": 3"};
-    CHECK_FAILS(mgpu_library_open(&l, &broken), "cuDNN does not start");
-    CHECK_FAILS(mgpu_cudnn_check_version(90501), "version 9.5 is installed, 9.8 is the oldest");
-    CHECK_OK(mgpu_cudnn_check_version(90800));
+    CHECK_FAILS(mgpu_library_open(&l, &broken),
+                "cuDNN: describing the GPU failed: CUDNN_STATUS_BAD_PARAM");
+    CHECK_FAILS(mgpu_cuda_check_dnn(90501), "it is version 9.5, this build needs 9.8");
+    CHECK_OK(mgpu_cuda_check_dnn(90800));
     CHECK(!l);
     remove_folder();
     return test_end();

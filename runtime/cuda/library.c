@@ -139,6 +139,13 @@ void mgpu_library_release(struct mgpu_library_call *call)
     free(call);
 }
 
+void mgpu_library_warn(struct mgpu_library *library)
+{
+    if (!atomic_exchange(&library->warned, true))
+        mgpu_warn("%s; this and other such nodes run by kernels of mgpu's own, which are slower",
+                  mgpu_error());
+}
+
 int64_t mgpu_library_workspace(const struct mgpu_library_call *call)
 {
     return call->workspace;

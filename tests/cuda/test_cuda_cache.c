@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <omp.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -204,6 +205,36 @@ static void check_unusable(const char *own, const char *want)
     CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* Not by root, who may write everywhere. */
+static void read_only(void)
+{
+    void *data = NULL;
+    size_t size;
+    if (geteuid() == 0)
+        CHECK(setuid(65534) == 0);
+    mgpu_set_warning(take_warning, NULL);
+    CHECK(mgpu_cache_read("key", "text", &data, &size) && size == 8);
+    CHECK(!mgpu_cache_write("key", "other", "contents", 8));
+    CHECK_(warnings == 1 && strstr(warning, "cannot be written (Permission denied)"), "%s",
+           warning);
+    free(data);
+    _exit(test_failures ? 1 : 0);
+}
+
+static void test_read_only(void)
+{
+    char path[512];
+    int status = 0;
+    set_variable("MGPU_CACHE", folder);
+    CHECK(mgpu_cache_write("key", "text", "contents", 8) && only_file(path));
+    CHECK(chmod(folder, 0555) == 0);
+    pid_t pid = fork();
+    if (pid == 0)
+        read_only();
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(chmod(folder, 0700) == 0 && unlink(path) == 0);
+}
+
 static void test_unusable(void)
 {
     char file[512], below[600], want[700], longer[5000];
@@ -232,6 +263,7 @@ int main(void)
     CHECK(mkdtemp(folder) != NULL);
     test_place();
     test_unusable();
+    test_read_only();
     CHECK(setenv("MGPU_CACHE", folder, 1) == 0);
     test_cache();
     int rc = mgpu_cuda_compile(&cubin, kernel, 75);

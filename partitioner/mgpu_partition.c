@@ -16,6 +16,13 @@ static void note(void *context, const char *text)
     fprintf(stderr, "note: %s\n", text);
 }
 
+/* Under --quiet, too. */
+static void warn(void *context, const char *text)
+{
+    (void)context;
+    fprintf(stderr, "warning: %s\n", text);
+}
+
 static int fail(int code)
 {
     fprintf(stderr, "mgpu-partition: %s\n", mgpu_error());
@@ -153,6 +160,7 @@ int main(int argc, char **argv)
     else if (c.version)
         printf("mgpu-partition %s\n", MGPU_VERSION);
     else {
+        mgpu_set_warning(warn, NULL);
         if (!c.quiet) {
             mgpu_set_note(note, NULL);
             c.partition.progress = show_progress;

@@ -17,7 +17,12 @@ enum mgpu_status {
 /* This thread's last error text; "" when there was none. Valid until the next error. */
 const char *mgpu_error(void);
 
-/* Who gets warnings and notes: what a person should know but need not act on. NULL: nobody. */
+/* Who gets notes: what a person should know but need not act on. NULL: nobody. Here and below, any
+ * thread calls the receiver. */
 void mgpu_set_note(void (*receiver)(void *context, const char *text), void *context);
+
+/* Who gets warnings: a run goes on, but slower or elsewhere than was asked for or could be. NULL:
+ * who gets notes. */
+void mgpu_set_warning(void (*receiver)(void *context, const char *text), void *context);
 
 #endif

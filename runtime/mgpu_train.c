@@ -54,6 +54,13 @@ static void note(void *context, const char *text)
     fprintf(stderr, "note: %s\n", text);
 }
 
+/* Under --quiet, too: the numbers that come out do not tell it. */
+static void warn(void *result, const char *text)
+{
+    fprintf(stderr, "warning: %s\n", text);
+    mgpu_result_warning(result, text);
+}
+
 static int fail(int code)
 {
     fprintf(stderr, "mgpu-train: %s\n", mgpu_error());
@@ -444,6 +451,7 @@ int main(int argc, char **argv)
     else if (c.version)
         printf("mgpu-train %s\n", MGPU_VERSION);
     else {
+        mgpu_set_warning(warn, &result);
         if (!c.quiet)
             mgpu_set_note(note, NULL);
         rc = job(&c, &result);

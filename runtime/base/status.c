@@ -9,8 +9,11 @@
 enum { TEXT = 4096 };
 
 static _Thread_local char text[TEXT];
-static void (*note_receiver)(void *, const char *);
-static void *note_context;
+struct receiver {
+    void (*call)(void *, const char *);
+    void *context;
+};
+static struct receiver note_receiver, warning_receiver;
 static _Thread_local bool notes_dropped;
 
 /* Names of strangers must not steer a terminal, nor make two lines of one message: what would is
@@ -80,15 +83,28 @@ const char *mgpu_error(void)
     return text;
 }
 
-void mgpu_note(const char *format, ...)
+static void tell(const struct receiver *to, const char *format, va_list args)
 {
     char line[TEXT];
+    write_plain(line, format, args);
+    if (to->call && !notes_dropped)
+        to->call(to->context, line);
+}
+
+void mgpu_note(const char *format, ...)
+{
     va_list args;
     va_start(args, format);
-    write_plain(line, format, args);
+    tell(&note_receiver, format, args);
     va_end(args);
-    if (note_receiver && !notes_dropped)
-        note_receiver(note_context, line);
+}
+
+void mgpu_warn(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    tell(warning_receiver.call ? &warning_receiver : &note_receiver, format, args);
+    va_end(args);
 }
 
 void mgpu_drop_notes(bool drop)
@@ -98,6 +114,10 @@ void mgpu_drop_notes(bool drop)
 
 void mgpu_set_note(void (*receiver)(void *, const char *), void *context)
 {
-    note_receiver = receiver;
-    note_context = context;
+    note_receiver = (struct receiver){receiver, context};
+}
+
+void mgpu_set_warning(void (*receiver)(void *, const char *), void *context)
+{
+    warning_receiver = (struct receiver){receiver, context};
 }

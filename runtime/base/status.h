@@ -31,6 +31,10 @@ void mgpu_plain_text(char *to, size_t size, const char *from);
 /* Tells a person what they should know but need not act on. */
 void mgpu_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Tells a person that the run goes on, but slower or elsewhere than was asked for or could be, and
+ * what to do about it. */
+void mgpu_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 #define MGPU_TRY(expr)                                                                             \
     do {                                                                                           \
         int try_rc_ = (expr);                                                                      \

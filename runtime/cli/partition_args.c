@@ -72,7 +72,7 @@ const struct mgpu_arg mgpu_partition_args[] = {
     FLAG("list-ops", FIELD(list_ops),
          "the ONNX operators, and the core operators that they become"),
     FLAG("json", FIELD(json), "the plan as JSON on stdout, in place of the table"),
-    FLAG("quiet", FIELD(quiet), "no talk on stderr"),
+    FLAG("quiet", FIELD(quiet), "no talk on stderr, only warnings and errors"),
     {.name = "help",
      .kind = MGPU_ARG_MAYBE_TEXT,
      .offset = FIELD(help),

@@ -110,8 +110,8 @@ const struct mgpu_arg mgpu_train_table[] = {
     TEXT("precision", precision, "TYPE",
          "f32 (default), f64; on a GPU also tf32, bf16, f16 (weights stay float32)"),
     TEXT("loss-scale", loss_scale, "START[,every=N]",
-         "f16: multiply gradients by this at first (65536), and by 2 more after N good steps "
-         "(2000)"),
+         "f16: multiply gradients by this at first (65536; from 2^-24 to 2^24), and by 2 more "
+         "after N good steps (2000)"),
     FLAG("exact", exact, "no algorithm with larger rounding (Winograd and the like)"),
     FLAG("recompute", recompute, "compute cheap activations again in backward: less memory"),
     HEADING("Devices"),
@@ -200,7 +200,7 @@ const struct mgpu_arg mgpu_train_table[] = {
      .help = "curves, plan, memory and weights as one page (with --profile, times too)"},
     OWN("log-steps", log_steps, "print each step's loss on stdout"),
     OWN("json", json, "results as one JSON object, the last line of stdout"),
-    OWN("quiet", quiet, "no talk on stderr"),
+    OWN("quiet", quiet, "no talk on stderr, only warnings and errors"),
     {.name = "help",
      .kind = MGPU_ARG_MAYBE_TEXT,
      .offset = FIELD(help),
@@ -222,7 +222,13 @@ void mgpu_train_help(FILE *to)
           "  mgpu-train cnn.onnx --report\n",
           to);
     mgpu_args_help(mgpu_train_table, to);
-    fputs("\nexit status: 0 done, 1 failed, 2 wrong usage\n", to);
+    fputs(
+        "\nenvironment: CUDA_VISIBLE_DEVICES names the GPUs to be seen; MGPU_CACHE is the folder\n"
+        "  where kernels for GPUs and the choice of algorithms are kept for the next run "
+        "(default:\n"
+        "  $XDG_CACHE_HOME/mgpu, else $HOME/.cache/mgpu; /dev/null: nothing is kept)\n"
+        "exit status: 0 done, 1 failed, 2 wrong usage\n",
+        to);
 }
 
 static bool has_extension(const char *path, const char *const *extensions)

@@ -3,6 +3,7 @@
 #include "runtime/base/memory.h"
 
 #include <json-c/json.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,22 +53,37 @@ void mgpu_result_saved(struct mgpu_train_result *r, const char *path)
     r->saved_path[r->saved++] = mgpu_xstrdup(path);
 }
 
+void mgpu_result_warning(struct mgpu_train_result *r, const char *text)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    r->warning = mgpu_grow(r->warning, (size_t)r->warnings, sizeof(char *));
+    r->warning[r->warnings++] = mgpu_xstrdup(text);
+    pthread_mutex_unlock(&lock);
+}
+
 /* JSON has no number for what is not finite. */
 static struct json_object *number(double value)
 {
     return value - value == 0 ? json_object_new_double(value) : NULL;
 }
 
+static struct json_object *texts(char *const *text, int count)
+{
+    struct json_object *list = json_object_new_array();
+    for (int i = 0; i < count; i++)
+        json_object_array_add(list, json_object_new_string(text[i]));
+    return list;
+}
+
 void mgpu_result_print(const struct mgpu_train_result *r, FILE *to)
 {
     struct json_object *o = json_object_new_object(), *loss = json_object_new_array();
-    struct json_object *metrics = json_object_new_object(), *saved = json_object_new_array();
+    struct json_object *metrics = json_object_new_object();
     for (int64_t i = 0; i < r->loss_count; i++)
         json_object_array_add(loss, number(r->loss[i]));
     for (int i = 0; i < r->metrics; i++)
         json_object_object_add(metrics, r->metric_name[i], number(r->metric[i]));
-    for (int i = 0; i < r->saved; i++)
-        json_object_array_add(saved, json_object_new_string(r->saved_path[i]));
     json_object_object_add(o, "steps", json_object_new_int64(r->steps));
     json_object_object_add(o, "loss", loss);
     json_object_object_add(o, "metrics", metrics);
@@ -76,7 +92,8 @@ void mgpu_result_print(const struct mgpu_train_result *r, FILE *to)
         json_object_new_double(r->seconds > 0 ? (double)r->samples / r->seconds : 0));
     json_object_object_add(o, "peak_memory_bytes",
                            json_object_new_int64((int64_t)r->peak_memory_bytes));
-    json_object_object_add(o, "saved", saved);
+    json_object_object_add(o, "saved", texts(r->saved_path, r->saved));
+    json_object_object_add(o, "warnings", texts(r->warning, r->warnings));
     if (r->interrupted)
         json_object_object_add(o, "interrupted", json_object_new_boolean(1));
     fprintf(
@@ -91,6 +108,9 @@ void mgpu_result_free(struct mgpu_train_result *r)
         free(r->metric_name[i]);
     for (int i = 0; i < r->saved; i++)
         free(r->saved_path[i]);
+    for (int i = 0; i < r->warnings; i++)
+        free(r->warning[i]);
+    free(r->warning);
     free(r->metric_name);
     free(r->metric);
     free(r->saved_path);

@@ -13,6 +13,8 @@ struct mgpu_train_result {
     double *metric;
     int saved;
     char **saved_path;
+    int warnings;
+    char **warning;
     double seconds;
     bool within_epoch; /* the last step was not the end of one */
     bool interrupted;  /* by a signal, before its last step */
@@ -27,6 +29,8 @@ void mgpu_result_numbers(struct mgpu_train_result *r, const struct mgpu_number *
 /* A file that was written (once in the list, however often), and one that is gone again. */
 void mgpu_result_saved(struct mgpu_train_result *r, const char *path);
 void mgpu_result_removed(struct mgpu_train_result *r, const char *path);
+/* From any thread. */
+void mgpu_result_warning(struct mgpu_train_result *r, const char *text);
 void mgpu_result_print(const struct mgpu_train_result *r, FILE *to);
 void mgpu_result_free(struct mgpu_train_result *r);
 

@@ -21,18 +21,20 @@ struct entry {
         NULL, NULL                                                                                 \
     }
 
-/* What the library lacks stays NULL. */
-static int load(const char *library, const struct entry *entries)
+/* What the library lacks stays NULL. `title`: what it is. */
+static int load(const char *title, const char *library, const struct entry *entries)
 {
     void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     const char *lacks = NULL;
     if (!handle)
-        return mgpu_fail(MGPU_EDEVICE, "%s", dlerror());
+        return mgpu_fail(MGPU_EDEVICE, "no %s: %s", title, dlerror());
     for (const struct entry *e = entries; e->name; e++) {
         *e->at = dlsym(handle, e->name);
         lacks = lacks || *e->at ? lacks : e->name;
     }
-    return lacks ? mgpu_fail(MGPU_EDEVICE, "%s is too old: it has no %s", library, lacks) : 0;
+    if (!lacks)
+        return 0;
+    return mgpu_fail(MGPU_EDEVICE, "%s is too old: %s has no %s", title, library, lacks);
 }
 
 /* The name of a library of the toolkit: of the major version whose headers we were built with. */
@@ -58,13 +60,21 @@ int mgpu_cuda_load_driver(struct mgpu_cuda_driver *table)
         *table = *other_driver;
         return 0;
     }
-    int rc = load("libcuda.so.1", (struct entry[]){MGPU_CUDA_DRIVER(ENTRY) END}), version = 0;
+    int version = 0,
+        rc = load("NVIDIA driver", "libcuda.so.1", (struct entry[]){MGPU_CUDA_DRIVER(ENTRY) END});
+    if (rc < 0 && !table->cuInit)
+        return mgpu_fail(rc, "%s (install it; a container has to be started with GPUs)",
+                         mgpu_error());
     if (rc < 0 && table->cuDriverGetVersion)
         table->cuDriverGetVersion(&version);
-    if (version == 0 || version / 1000 >= CUDA_VERSION / 1000)
-        return rc;
+    return version == 0 || version / 1000 >= CUDA_VERSION / 1000 ? rc : mgpu_cuda_too_old(version);
+}
+
+int mgpu_cuda_too_old(int version)
+{
     return mgpu_fail(MGPU_EDEVICE,
-                     "libcuda.so.1 is too old: it runs CUDA %d.%d, this build needs %d.0",
+                     "the NVIDIA driver is too old: it runs CUDA up to %d.%d, this build needs "
+                     "%d.0 (install a newer driver)",
                      version / 1000, version % 1000 / 10, CUDA_VERSION / 1000);
 }
 
@@ -75,7 +85,7 @@ int mgpu_cuda_load_nvrtc(struct mgpu_cuda_nvrtc *table)
         *table = *other_nvrtc;
         return 0;
     }
-    return load(versioned(name, "nvrtc", CUDA_VERSION / 1000),
+    return load("NVRTC", versioned(name, "nvrtc", CUDA_VERSION / 1000),
                 (struct entry[]){MGPU_CUDA_NVRTC(ENTRY) END});
 }
 
@@ -84,18 +94,8 @@ int mgpu_cuda_load_lt(struct mgpu_cuda_lt *table)
     char name[64];
     if (other_driver)
         return 0;
-    return load(versioned(name, "cublasLt", CUBLAS_VER_MAJOR),
+    return load("cuBLASLt", versioned(name, "cublasLt", CUBLAS_VER_MAJOR),
                 (struct entry[]){MGPU_CUDA_LT(ENTRY) END});
-}
-
-int mgpu_cudnn_check_version(size_t version)
-{
-    char name[64];
-    if (version >= OLDEST_CUDNN)
-        return 0;
-    return mgpu_fail(MGPU_EDEVICE, "%s is too old: it is version %zu.%zu, this build needs %d.%d",
-                     versioned(name, "cudnn", CUDNN_MAJOR), version / 10000, version / 100 % 100,
-                     OLDEST_CUDNN / 10000, OLDEST_CUDNN / 100 % 100);
 }
 
 int mgpu_cuda_load_dnn(struct mgpu_cuda_dnn *table)
@@ -103,7 +103,16 @@ int mgpu_cuda_load_dnn(struct mgpu_cuda_dnn *table)
     char name[64];
     if (other_driver)
         return 0;
-    MGPU_TRY(
-        load(versioned(name, "cudnn", CUDNN_MAJOR), (struct entry[]){MGPU_CUDA_DNN(ENTRY) END}));
-    return mgpu_cudnn_check_version(table->cudnnGetVersion());
+    MGPU_TRY(load("cuDNN", versioned(name, "cudnn", CUDNN_MAJOR),
+                  (struct entry[]){MGPU_CUDA_DNN(ENTRY) END}));
+    return mgpu_cuda_check_dnn(table->cudnnGetVersion());
+}
+
+int mgpu_cuda_check_dnn(size_t version)
+{
+    if (version >= OLDEST_CUDNN)
+        return 0;
+    return mgpu_fail(
+        MGPU_EDEVICE, "cuDNN is too old: it is version %zu.%zu, this build needs %d.%d",
+        version / 10000, version / 100 % 100, OLDEST_CUDNN / 10000, OLDEST_CUDNN / 100 % 100);
 }

@@ -22,6 +22,7 @@
     F(cuDeviceGetName)                                                                             \
     F(cuDeviceGetAttribute)                                                                        \
     F(cuDeviceTotalMem)                                                                            \
+    F(cuGetErrorName)                                                                              \
     F(cuGetErrorString)                                                                            \
     F(cuDevicePrimaryCtxRetain)                                                                    \
     F(cuDevicePrimaryCtxRelease)                                                                   \
@@ -76,6 +77,7 @@
 
 #define MGPU_CUDA_LT(F)                                                                            \
     F(cublasLtGetVersion)                                                                          \
+    F(cublasLtGetStatusName)                                                                       \
     F(cublasLtGetStatusString)                                                                     \
     F(cublasLtCreate)                                                                              \
     F(cublasLtDestroy)                                                                             \
@@ -153,8 +155,11 @@ int mgpu_cuda_load_nvrtc(struct mgpu_cuda_nvrtc *table);
 int mgpu_cuda_load_lt(struct mgpu_cuda_lt *table);
 int mgpu_cuda_load_dnn(struct mgpu_cuda_dnn *table);
 
-/* MGPU_EDEVICE: too old (`version` as cudnnGetVersion gives it). mgpu_cuda_load_dnn asks this. */
-int mgpu_cudnn_check_version(size_t version);
+/* MGPU_EDEVICE, saying that the driver runs only CUDA `version` (as cuDriverGetVersion has it). */
+int mgpu_cuda_too_old(int version);
+
+/* MGPU_EDEVICE: cuDNN is too old (`version` as cudnnGetVersion gives it). */
+int mgpu_cuda_check_dnn(size_t version);
 
 /* From now on these are what loading gives, until both are NULL; then no other library is asked
  * for. For tests. */

@@ -2,8 +2,11 @@
 #include "runtime/cuda/cache.h"
 
 #include "runtime/base/memory.h"
+#include "runtime/base/status.h"
 
+#include <errno.h>
 #include <openssl/evp.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,44 +26,102 @@ static void hash_of(unsigned char hash[HASH], const void *a, size_t a_size, cons
     EVP_MD_CTX_free(c);
 }
 
-/* The folder, made where it is missing; false: there is no place for one. */
-static bool folder_of(char path[PATH])
+/* ---- The folder ------------------------------------------------------------------------------ */
+
+enum { NAME = 128 }; /* room for a file's name behind the folder's */
+
+/* An environment variable; NULL: it is not set, or is empty. */
+static const char *variable(const char *name)
 {
-    const char *own = getenv("MGPU_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int n = own && *own   ? snprintf(path, PATH, "%s", own)
-            : xdg && *xdg ? snprintf(path, PATH, "%s/mgpu", xdg)
-            : home        ? snprintf(path, PATH, "%s/.cache/mgpu", home)
-                          : PATH;
-    if (n >= PATH - 128) /* room for a name */
-        return false;
-    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = 0;
-        mkdir(path, 0777);
-        *slash = '/';
-    }
-    mkdir(path, 0777);
-    return access(path, W_OK) == 0;
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
 }
 
-static bool path_of(char path[PATH], const char *key, const char *source)
+/* The person wants none. */
+static bool is_off(void)
+{
+    const char *own = variable("MGPU_CACHE");
+    return own && !strcmp(own, "/dev/null");
+}
+
+/* 0: it is in `path`; else why there is none: ENOENT (no variable says one), ENAMETOOLONG. */
+static int name_folder(char path[PATH])
+{
+    const char *own = variable("MGPU_CACHE"), *xdg = variable("XDG_CACHE_HOME"),
+               *home = variable("HOME");
+    int n = own                  ? snprintf(path, PATH, "%s", own)
+            : xdg && *xdg == '/' ? snprintf(path, PATH, "%s/mgpu", xdg)
+            : home               ? snprintf(path, PATH, "%s/.cache/mgpu", home)
+                                 : 0;
+    return n <= 0 ? ENOENT : n >= PATH - NAME ? ENAMETOOLONG : 0;
+}
+
+static int make_one(const char *path)
+{
+    struct stat status;
+    if (mkdir(path, 0777) == 0)
+        return 0;
+    int why = errno;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode) ? 0 : why == EEXIST ? ENOTDIR : why;
+}
+
+/* It and those that it lies in, where they are missing. Gives errno's number. */
+static int make_folder(char path[PATH])
+{
+    int why = 0;
+    for (char *slash = strchr(path + 1, '/'); slash && !why; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        why = make_one(path);
+        *slash = '/';
+    }
+    return why ? why : make_one(path);
+}
+
+/* Once in a program: what holds for one file holds for the next. */
+static void say_unusable(const char *folder, int why)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    static const char cost[] =
+        "nothing is kept for the next run: it compiles the GPU's kernels again, and convolutions "
+        "and products run by the libraries' first choice, untimed; MGPU_CACHE names another folder";
+    if (atomic_flag_test_and_set(&said))
+        return;
+    if (*folder)
+        mgpu_warn("the cache folder '%.512s' cannot be written (%s): %s", folder, strerror(why),
+                  cost);
+    else
+        mgpu_warn("no cache folder (none of MGPU_CACHE, XDG_CACHE_HOME with an absolute path, and "
+                  "HOME is set): %s",
+                  cost);
+}
+
+/* ---- Files ----------------------------------------------------------------------------------- */
+
+/* What is kept for `key` and `source`, in the folder that `path` holds. */
+static void name_file(char path[PATH], const char *key, const char *source)
 {
     unsigned char hash[HASH];
-    if (!folder_of(path))
-        return false;
     hash_of(hash, key, strlen(key), source, strlen(source));
     size_t n = strlen(path);
     path[n++] = '/';
     for (int i = 0; i < HASH; i++, n += 2)
         snprintf(path + n, PATH - n, "%02x", hash[i]);
-    return true;
+}
+
+static FILE *open_file(const char *key, const char *source)
+{
+    char path[PATH] = "";
+    if (name_folder(path))
+        return NULL;
+    name_file(path, key, source);
+    return fopen(path, "rb");
 }
 
 bool mgpu_cache_read(const char *key, const char *source, void **data, size_t *size)
 {
-    char path[PATH];
     unsigned char stored[HASH], hash[HASH];
     struct stat status;
-    FILE *file = path_of(path, key, source) ? fopen(path, "rb") : NULL;
+    FILE *file = open_file(key, source);
     if (!file)
         return false;
     bool ok = fread(stored, HASH, 1, file) == 1 && fstat(fileno(file), &status) == 0;
@@ -76,20 +137,41 @@ bool mgpu_cache_read(const char *key, const char *source, void **data, size_t *s
     return false;
 }
 
-bool mgpu_cache_write(const char *key, const char *source, const void *data, size_t size)
+/* Under another name first, so that nobody reads half of it. Gives errno's number. */
+static int write_file(const char *path, const void *data, size_t size)
 {
-    char path[PATH], fresh[PATH + 32];
+    char fresh[PATH + 32];
     unsigned char hash[HASH];
-    if (!path_of(path, key, source))
-        return false;
     snprintf(fresh, sizeof fresh, "%s.%d", path, (int)getpid());
     FILE *file = fopen(fresh, "wb");
     if (!file)
-        return false;
+        return errno;
     hash_of(hash, data, size, "", 0);
     bool ok = fwrite(hash, HASH, 1, file) == 1 && fwrite(data, 1, size, file) == size;
-    ok = fclose(file) == 0 && ok && rename(fresh, path) == 0;
-    if (!ok)
+    int why = ok ? 0 : errno;
+    if (fclose(file) && !why)
+        why = errno;
+    if (!why && rename(fresh, path))
+        why = errno;
+    if (why)
         unlink(fresh);
-    return ok;
+    return why;
+}
+
+bool mgpu_cache_write(const char *key, const char *source, const void *data, size_t size)
+{
+    char folder[PATH] = "", path[PATH];
+    if (is_off())
+        return false;
+    int why = name_folder(folder);
+    if (!why)
+        why = make_folder(folder);
+    memcpy(path, folder, PATH);
+    if (!why) {
+        name_file(path, key, source);
+        why = write_file(path, data, size);
+    }
+    if (why)
+        say_unusable(folder, why);
+    return !why;
 }

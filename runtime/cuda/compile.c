@@ -4,6 +4,7 @@
 #include "runtime/base/status.h"
 #include "runtime/cuda/api.h"
 #include "runtime/cuda/cache.h"
+#include "runtime/cuda/error.h"
 #include "runtime/emit/emit.h"
 
 #include <ctype.h>
@@ -51,9 +52,7 @@ static int take_code(const struct mgpu_cuda_nvrtc *nvrtc, nvrtcProgram program, 
         result = machine_code ? nvrtc->nvrtcGetCUBIN(program, out->data)
                               : nvrtc->nvrtcGetPTX(program, out->data);
     }
-    return result == NVRTC_SUCCESS
-               ? 0
-               : mgpu_fail(MGPU_EINTERNAL, "NVRTC: %s", nvrtc->nvrtcGetErrorString(result));
+    return mgpu_nvrtc_status(nvrtc, result, "taking compiled kernels over", "");
 }
 
 /* The newest that the compiler knows up to `sm`; where it knows none, `sm`. */
@@ -71,23 +70,22 @@ static int newest_known(const struct mgpu_cuda_nvrtc *nvrtc, int sm)
     return newest ? newest : sm;
 }
 
-/* The log in one line. A part of NVRTC is a library of its own, which it opens when it compiles. */
-static int refused(const struct mgpu_cuda_nvrtc *nvrtc, nvrtcResult result, char *log)
+/* Spaces and ends of lines become one space. */
+static void join_lines(char *text)
 {
     size_t n = 0;
-    bool builtins = result == NVRTC_ERROR_BUILTIN_OPERATION_FAILURE;
-    for (const char *at = log; *at; at++)
+    for (const char *at = text; *at; at++)
         if (!isspace((unsigned char)*at))
-            log[n++] = *at;
-        else if (n && log[n - 1] != ' ')
-            log[n++] = ' ';
-    log[n && log[n - 1] == ' ' ? n - 1 : n] = 0;
-    return mgpu_fail(builtins ? MGPU_EDEVICE : MGPU_EINTERNAL, "NVRTC: %s: %.2000s%s",
-                     nvrtc->nvrtcGetErrorString(result), log,
-                     builtins
-                         ? " (it lies beside libnvrtc where that is whole: name that folder in "
-                           "LD_LIBRARY_PATH)"
-                         : "");
+            text[n++] = *at;
+        else if (n && text[n - 1] != ' ')
+            text[n++] = ' ';
+    text[n && text[n - 1] == ' ' ? n - 1 : n] = 0;
+}
+
+static int refused(const struct mgpu_cuda_nvrtc *nvrtc, nvrtcResult result, char *log)
+{
+    join_lines(log);
+    return mgpu_nvrtc_status(nvrtc, result, "compiling kernels", log);
 }
 
 /* For a GPU that is newer than the compiler its driver makes machine code, of PTX. */
@@ -103,10 +101,8 @@ static int compile(const struct mgpu_cuda_nvrtc *nvrtc, struct mgpu_cubin *out, 
     snprintf(target, sizeof target, "--gpu-architecture=%s_%d", known == sm ? "sm" : "compute",
              known);
     nvrtcResult result = nvrtc->nvrtcCreateProgram(&program, source, "kernels.cu", 0, NULL, NULL);
-    if (result == NVRTC_SUCCESS)
-        result = nvrtc->nvrtcCompileProgram(program, FLAGS + 1, options);
-    else
-        return mgpu_fail(MGPU_EINTERNAL, "NVRTC: %s", nvrtc->nvrtcGetErrorString(result));
+    MGPU_TRY(mgpu_nvrtc_status(nvrtc, result, "making a program of kernels", ""));
+    result = nvrtc->nvrtcCompileProgram(program, FLAGS + 1, options);
     out->log = log_of(nvrtc, program);
     int rc = result == NVRTC_SUCCESS ? take_code(nvrtc, program, known == sm, out)
                                      : refused(nvrtc, result, out->log);
@@ -130,7 +126,7 @@ int mgpu_cuda_compile(struct mgpu_cubin *out, const char *text, int sm)
 {
     struct mgpu_cuda_nvrtc nvrtc;
     *out = (struct mgpu_cubin){0};
-    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_nvrtc(&nvrtc), "no NVRTC"));
+    MGPU_TRY(mgpu_cuda_load_nvrtc(&nvrtc));
     return mgpu_cuda_compile_by(&nvrtc, out, text, sm);
 }
 
@@ -140,7 +136,7 @@ int mgpu_cuda_compile_cached(struct mgpu_cubin *out, const char *text, int sm)
     int major = 0, minor = 0;
     char key[256];
     *out = (struct mgpu_cubin){0};
-    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_nvrtc(&nvrtc), "no NVRTC"));
+    MGPU_TRY(mgpu_cuda_load_nvrtc(&nvrtc));
     nvrtc.nvrtcVersion(&major, &minor);
     snprintf(key, sizeof key, "NVRTC %d.%d sm_%d %s %s %s\n", major, minor, sm, flags[0], flags[1],
              flags[2]);

@@ -26,9 +26,8 @@ struct mgpu_cuda_nvrtc;
 int mgpu_cuda_compile_by(const struct mgpu_cuda_nvrtc *nvrtc, struct mgpu_cubin *out,
                          const char *text, int sm);
 
-/* The same through a folder of results by the hash of all that goes in: $MGPU_CACHE, else
- * $XDG_CACHE_HOME/mgpu, else ~/.cache/mgpu. A folder that cannot be written changes nothing but the
- * time. From the folder comes no log. */
+/* The same through the folder of results (cache.h). One that cannot be written changes nothing but
+ * the time. From the folder comes no log. */
 int mgpu_cuda_compile_cached(struct mgpu_cubin *out, const char *text, int sm);
 
 /* The same of several texts, on as many threads as OpenMP gives the calling one. Where some are

@@ -188,14 +188,6 @@ struct matmul {
     cublasLtMatmulHeuristicResult_t algorithm[ALGORITHMS];
 };
 
-static int status(const struct mgpu_library *l, cublasStatus_t s, const char *what)
-{
-    if (s == CUBLAS_STATUS_SUCCESS)
-        return 0;
-    return mgpu_fail(s == CUBLAS_STATUS_NOT_SUPPORTED ? MGPU_EUNSUPPORTED : MGPU_EDEVICE,
-                     "cuBLASLt: %s: %s", what, l->lt.cublasLtGetStatusString(s));
-}
-
 static cublasStatus_t set_address(const struct matmul *m, const struct mgpu_cuda_lt *lt,
                                   cublasLtMatmulDescAttributes_t attribute, int i,
                                   void *const *operand)
@@ -245,7 +237,7 @@ static int make_desc(struct matmul *m, const struct mgpu_library *l)
                                                &m->product.n, sizeof m->product.n);
     if (s == CUBLAS_STATUS_SUCCESS)
         s = set_operands(m, lt, NULL);
-    return status(l, s, "a product");
+    return mgpu_lt_status(&l->lt, s, "describing a product");
 }
 
 /* A matrix of `rows` rows of ours, operand k of the product. */
@@ -266,7 +258,7 @@ static int make_layout(cublasLtMatrixLayout_t *out, const struct matmul *m,
     if (s == CUBLAS_STATUS_SUCCESS && batch)
         s = lt->cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
                                                  &batch->step[k], sizeof batch->step[k]);
-    return status(l, s, "the layout of a matrix");
+    return mgpu_lt_status(&l->lt, s, "describing a matrix");
 }
 
 static int make_layouts(struct matmul *m, const struct mgpu_library *l)
@@ -329,7 +321,7 @@ static int find_algorithms(struct matmul *m, const struct mgpu_library *l)
     bool refused = s == CUBLAS_STATUS_INVALID_VALUE; /* what it cannot do may be called so */
     if (refused || (s == CUBLAS_STATUS_SUCCESS && m->count == 0))
         s = CUBLAS_STATUS_NOT_SUPPORTED;
-    return status(l, s, "an algorithm");
+    return mgpu_lt_status(&l->lt, s, "looking for an algorithm");
 }
 
 /* ---- The call -------------------------------------------------------------------------------- */
@@ -415,7 +407,7 @@ static int run(struct mgpu_library_call *call, void *stream, void *const *operan
     const double one_d = 1, zero_d = 0;
     bool twice = m->type[0] == MGPU_DOUBLE;
     int64_t calls = calls_of(&m->product), begin[3];
-    MGPU_TRY(status(l, set_operands(m, &l->lt, operand), "an epilogue"));
+    MGPU_TRY(mgpu_lt_status(&l->lt, set_operands(m, &l->lt, operand), "binding an epilogue"));
     for (int64_t c = 0; c < calls; c++) {
         begin_of(&m->product, c, begin);
         for (int k = 0; k < 3; k++)
@@ -426,7 +418,7 @@ static int run(struct mgpu_library_call *call, void *stream, void *const *operan
             l->lt_handle, m->desc, twice ? (const void *)&one_d : &one, b, m->b, a, m->a,
             twice ? (const void *)&zero_d : &zero, y, m->y, y, m->y, &m->algorithm[m->chosen].algo,
             workspace, (size_t)call->workspace, stream);
-        MGPU_TRY(status(l, s, "cublasLtMatmul"));
+        MGPU_TRY(mgpu_lt_status(&l->lt, s, "running a product (cublasLtMatmul)"));
     }
     return 0;
 }

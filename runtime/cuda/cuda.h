@@ -23,7 +23,7 @@ struct mgpu_gpu_facts {
 int mgpu_cuda_facts(struct mgpu_gpu_facts *out, int index);
 
 /* Where a run goes that names no devices: "cuda:0" where that can be taken (it is, for a moment);
- * else "cpu", and if there is a GPU all the same a note says why. */
+ * else "cpu", and if there is a GPU all the same a warning says why. */
 const char *mgpu_cuda_default(void);
 
 /* The engines of the ranks of one GPU, replicas * places of them (engine.h). They are freed one by

@@ -113,7 +113,8 @@ static int make_plan(const struct mgpu_library_call *call, const struct mgpu_cud
     struct mgpu_cudnn_engines engines;
     MGPU_TRY(mgpu_cudnn_engines_find(&engines, g, &rules));
     int first = wanted < 0 ? 0 : wanted, last = wanted < 0 ? engines.count - 1 : wanted;
-    int rc = mgpu_fail(MGPU_EUNSUPPORTED, "cuDNN: only %d engines", engines.count);
+    int rc = mgpu_fail(MGPU_EUNSUPPORTED, "cuDNN: there is no engine %d, only %d", wanted,
+                       engines.count);
     for (int i = first; i <= last && i < engines.count && rc < 0; i++)
         rc = mgpu_cudnn_plan_make(plan, dnn, engines.config[i], rules.workspace);
     mgpu_cudnn_engines_free(&engines, dnn);
@@ -260,7 +261,8 @@ static int run(struct mgpu_library_call *call, void *stream, void *const *operan
     struct state *s = call->state;
     const struct mgpu_cudnn *dnn = &call->library->dnn;
     MGPU_TRY(bind(call, operand, workspace));
-    MGPU_TRY(mgpu_cudnn_status(dnn, dnn->api.cudnnSetStream(dnn->handle, stream), "the stream"));
+    MGPU_TRY(mgpu_dnn_status(&dnn->api, dnn->api.cudnnSetStream(dnn->handle, stream),
+                             "turning to a stream (cudnnSetStream)"));
     return mgpu_cudnn_plan_run(&s->shared->plan, dnn, s->pack);
 }
 

@@ -7,22 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MESSAGE = 1024, PROPERTIES = 8192 };
+enum { PROPERTIES = 8192 };
 
 /* ---- The library ----------------------------------------------------------------------------- */
-
-int mgpu_cudnn_status(const struct mgpu_cudnn *dnn, cudnnStatus_t status, const char *what)
-{
-    char words[MESSAGE] = "";
-    if (status == CUDNN_STATUS_SUCCESS)
-        return 0;
-    dnn->api.cudnnGetLastErrorString(words, sizeof words);
-    words[strcspn(words, "\n")] = 0;
-    bool no_engine = status / 1000 == CUDNN_STATUS_NOT_SUPPORTED / 1000 ||
-                     status / 1000 == CUDNN_STATUS_BAD_PARAM / 1000;
-    return mgpu_fail(no_engine ? MGPU_EUNSUPPORTED : MGPU_EDEVICE, "cuDNN: %s: %s%s%s", what,
-                     dnn->api.cudnnGetErrorString(status), *words ? ": " : "", words);
-}
 
 /* Compute capability; version and kind of GPU: the same for another GPU of the kind. */
 static void read_properties(struct mgpu_cudnn *dnn, const char *properties)
@@ -54,7 +41,7 @@ static int describe_gpu(struct mgpu_cudnn *dnn, const char *properties)
                                                             CUDNN_TYPE_HANDLE, 1, &dnn->handle);
     if (status == CUDNN_STATUS_SUCCESS)
         status = api->cudnnBackendFinalize(dnn->gpu);
-    return mgpu_cudnn_status(dnn, status, "the GPU's properties");
+    return mgpu_dnn_status(&dnn->api, status, "describing the GPU");
 }
 
 static int find_key(struct mgpu_cudnn *dnn)
@@ -65,13 +52,14 @@ static int find_key(struct mgpu_cudnn *dnn)
         dnn->gpu, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, sizeof properties - 1,
         &size, properties);
     read_properties(dnn, properties);
-    return mgpu_cudnn_status(dnn, status, "reading the GPU's properties");
+    return mgpu_dnn_status(&dnn->api, status, "reading the GPU's properties");
 }
 
 static int open_gpu(struct mgpu_cudnn *dnn, const char *properties)
 {
     if (!properties)
-        MGPU_TRY(mgpu_cudnn_status(dnn, dnn->api.cudnnCreate(&dnn->handle), "cudnnCreate"));
+        MGPU_TRY(mgpu_dnn_status(&dnn->api, dnn->api.cudnnCreate(&dnn->handle),
+                                 "starting (cudnnCreate)"));
     MGPU_TRY(describe_gpu(dnn, properties));
     return find_key(dnn);
 }
@@ -79,11 +67,11 @@ static int open_gpu(struct mgpu_cudnn *dnn, const char *properties)
 int mgpu_cudnn_open(struct mgpu_cudnn *dnn, const char *properties)
 {
     *dnn = (struct mgpu_cudnn){0};
-    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_dnn(&dnn->api), "no cuDNN"));
+    MGPU_TRY(mgpu_cuda_load_dnn(&dnn->api));
     int rc = open_gpu(dnn, properties);
     if (rc < 0)
         mgpu_cudnn_close(dnn);
-    return rc < 0 ? mgpu_prefix(MGPU_EDEVICE, "cuDNN does not start") : 0;
+    return rc < 0 ? MGPU_EDEVICE : 0;
 }
 
 void mgpu_cudnn_close(struct mgpu_cudnn *dnn)
@@ -108,10 +96,13 @@ void mgpu_cudnn_graph_begin(struct mgpu_cudnn_graph *g, const struct mgpu_cudnn 
         abort(); /* no memory for metadata */
 }
 
-static void check(struct mgpu_cudnn_graph *g, cudnnStatus_t status, const char *what)
+static void check(struct mgpu_cudnn_graph *g, cudnnStatus_t status, const char *did,
+                  const char *name)
 {
+    char what[128];
+    snprintf(what, sizeof what, "%s %s", did, name);
     if (g->failed == 0)
-        g->failed = mgpu_cudnn_status(g->dnn, status, what);
+        g->failed = mgpu_dnn_status(&g->dnn->api, status, what);
 }
 
 cudnnBackendDescriptor_t mgpu_cudnn_new(struct mgpu_cudnn_graph *g,
@@ -120,7 +111,7 @@ cudnnBackendDescriptor_t mgpu_cudnn_new(struct mgpu_cudnn_graph *g,
     cudnnBackendDescriptor_t d = NULL;
     if (g->failed < 0)
         return NULL;
-    check(g, g->dnn->api.cudnnBackendCreateDescriptor(type, &d), name);
+    check(g, g->dnn->api.cudnnBackendCreateDescriptor(type, &d), "making", name);
     if (g->failed < 0)
         return NULL;
     g->made = mgpu_grow(g->made, (size_t)g->count, sizeof *g->made);
@@ -161,13 +152,14 @@ void mgpu_cudnn_set(struct mgpu_cudnn_graph *g, cudnnBackendDescriptor_t d,
     if (g->failed < 0)
         return;
     note(g, name, type, count, values);
-    check(g, g->dnn->api.cudnnBackendSetAttribute(d, attribute, type, count, values), name);
+    check(g, g->dnn->api.cudnnBackendSetAttribute(d, attribute, type, count, values), "setting",
+          name);
 }
 
 void mgpu_cudnn_finalize(struct mgpu_cudnn_graph *g, cudnnBackendDescriptor_t d, const char *name)
 {
     if (g->failed == 0)
-        check(g, g->dnn->api.cudnnBackendFinalize(d), name);
+        check(g, g->dnn->api.cudnnBackendFinalize(d), "finishing", name);
 }
 
 void mgpu_cudnn_operation(struct mgpu_cudnn_graph *g, cudnnBackendDescriptor_t op, const char *name)

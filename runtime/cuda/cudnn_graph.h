@@ -13,7 +13,7 @@
 #ifndef MGPU_CUDA_CUDNN_GRAPH_H
 #define MGPU_CUDA_CUDNN_GRAPH_H
 
-#include "runtime/cuda/api.h"
+#include "runtime/cuda/error.h"
 #include "runtime/ops/op.h"
 
 #include <stdio.h>
@@ -29,9 +29,6 @@ struct mgpu_cudnn {
 /* As mgpu_library_open's `properties`. */
 int mgpu_cudnn_open(struct mgpu_cudnn *dnn, const char *properties);
 void mgpu_cudnn_close(struct mgpu_cudnn *dnn);
-
-/* MGPU_EDEVICE or MGPU_EUNSUPPORTED with cuDNN's words, after what was done to what. */
-int mgpu_cudnn_status(const struct mgpu_cudnn *dnn, cudnnStatus_t status, const char *what);
 
 enum { MGPU_CUDNN_RANK = 5, MGPU_CUDNN_TENSORS = 24, MGPU_CUDNN_OPERATIONS = 24 };
 

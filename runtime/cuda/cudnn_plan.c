@@ -86,7 +86,7 @@ static int ask(const struct mgpu_cudnn *dnn, cudnnBackendDescriptor_t heuristic,
     for (int64_t i = given; i < *count; i++)
         api->cudnnBackendDestroyDescriptor(found[i]);
     *count = (int)given;
-    return mgpu_cudnn_status(dnn, status, "engines of a graph");
+    return mgpu_dnn_status(&dnn->api, status, "looking for engines");
 }
 
 static int add_mode(struct mgpu_cudnn_engines *out, const struct mgpu_cudnn_graph *g,
@@ -97,7 +97,7 @@ static int add_mode(struct mgpu_cudnn_engines *out, const struct mgpu_cudnn_grap
     int count = 0;
     cudnnStatus_t status =
         api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heuristic);
-    MGPU_TRY(mgpu_cudnn_status(g->dnn, status, "engines of a graph"));
+    MGPU_TRY(mgpu_dnn_status(&g->dnn->api, status, "looking for engines"));
     int rc = ask(g->dnn, heuristic, g->graph, mode, found, &count);
     for (int i = 0; i < count; i++) {
         if (!keeps(g->dnn, found[i], rules)) {
@@ -120,7 +120,8 @@ int mgpu_cudnn_engines_find(struct mgpu_cudnn_engines *out, const struct mgpu_cu
     if (out->count > 0)
         return 0;
     if (rc == 0 && fallback == 0)
-        return mgpu_fail(MGPU_EUNSUPPORTED, "cuDNN: no engine that keeps the precision asked for");
+        return mgpu_fail(MGPU_EUNSUPPORTED,
+                         "cuDNN: no engine keeps the precision that is asked for");
     return rc < 0 ? rc : fallback;
 }
 
@@ -159,10 +160,11 @@ int mgpu_cudnn_plan_make(struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *
                          cudnnBackendDescriptor_t config, int64_t workspace)
 {
     *plan = (struct mgpu_cudnn_plan){0};
-    int rc = mgpu_cudnn_status(dnn, fill_plan(plan, dnn, config), "a plan");
+    int rc = mgpu_dnn_status(&dnn->api, fill_plan(plan, dnn, config), "making a plan");
     if (rc == 0 && plan->workspace > workspace)
-        rc = mgpu_fail(MGPU_EUNSUPPORTED, "cuDNN: a plan wants %lld bytes of workspace",
-                       (long long)plan->workspace);
+        rc = mgpu_fail(MGPU_EUNSUPPORTED,
+                       "cuDNN: a plan wants %lld bytes of workspace, more than %lld",
+                       (long long)plan->workspace, (long long)workspace);
     if (rc < 0)
         mgpu_cudnn_plan_free(plan, dnn);
     return rc;
@@ -202,12 +204,12 @@ int mgpu_cudnn_bind(cudnnBackendDescriptor_t *pack, const struct mgpu_cudnn *dnn
         api->cudnnBackendDestroyDescriptor(*pack);
         *pack = NULL;
     }
-    return mgpu_cudnn_status(dnn, status, "operands of a plan");
+    return mgpu_dnn_status(&dnn->api, status, "binding operands to a plan");
 }
 
 int mgpu_cudnn_plan_run(const struct mgpu_cudnn_plan *plan, const struct mgpu_cudnn *dnn,
                         cudnnBackendDescriptor_t pack)
 {
-    return mgpu_cudnn_status(dnn, dnn->api.cudnnBackendExecute(dnn->handle, plan->plan, pack),
-                             "running a plan");
+    return mgpu_dnn_status(&dnn->api, dnn->api.cudnnBackendExecute(dnn->handle, plan->plan, pack),
+                           "running a plan (cudnnBackendExecute)");
 }

@@ -164,7 +164,7 @@ static int make_descriptors(struct rnn *r, const struct mgpu_library_call *call)
         s = set_data(r, api, type);
     if (s == CUDNN_STATUS_SUCCESS)
         s = api->cudnnSetTensorNdDescriptor(r->state, type, 3, dims, stride);
-    return mgpu_cudnn_status(&call->library->dnn, s, "a recurrent layer");
+    return mgpu_dnn_status(&call->library->dnn.api, s, "describing a recurrent layer");
 }
 
 /* ---- Workspace ------------------------------------------------------------------------------- */
@@ -189,7 +189,7 @@ static int find_sizes(struct rnn *r, const struct mgpu_cudnn *dnn)
                                                          &r->work, &r->reserve);
     if (s == CUDNN_STATUS_SUCCESS)
         s = dnn->api.cudnnGetRNNWeightSpaceSize(dnn->handle, r->rnn, &r->weights);
-    return mgpu_cudnn_status(dnn, s, "sizes of a recurrent layer");
+    return mgpu_dnn_status(&dnn->api, s, "asking for the sizes of a recurrent layer");
 }
 
 static void place_parts(struct rnn *r, struct mgpu_library_call *call)
@@ -276,28 +276,20 @@ static void *scratch(const struct going *g, int part)
     return g->r->at[part] < 0 ? NULL : g->workspace + g->r->at[part];
 }
 
-static int driver_status(const struct going *g, CUresult result, const char *what)
-{
-    const char *words = "unknown error";
-    if (result == CUDA_SUCCESS)
-        return 0;
-    g->library->driver.cuGetErrorString(result, &words);
-    return mgpu_fail(MGPU_EDEVICE, "%s: %s", what, words);
-}
-
 static int copy(const struct going *g, void *to, const void *from, int64_t bytes)
 {
-    return driver_status(g,
-                         g->library->driver.cuMemcpyDtoDAsync((CUdeviceptr)to, (CUdeviceptr)from,
-                                                              (size_t)bytes, g->stream),
-                         "copying weights");
+    return mgpu_cuda_status(&g->library->driver,
+                            g->library->driver.cuMemcpyDtoDAsync((CUdeviceptr)to, (CUdeviceptr)from,
+                                                                 (size_t)bytes, g->stream),
+                            "cuMemcpyDtoDAsync");
 }
 
 static int fill(const struct going *g, void *at, unsigned value, size_t bytes)
 {
-    return driver_status(
-        g, g->library->driver.cuMemsetD32Async((CUdeviceptr)at, value, (bytes + 3) / 4, g->stream),
-        "setting memory");
+    return mgpu_cuda_status(
+        &g->library->driver,
+        g->library->driver.cuMemsetD32Async((CUdeviceptr)at, value, (bytes + 3) / 4, g->stream),
+        "cuMemsetD32Async");
 }
 
 /* The last step first. */
@@ -328,8 +320,9 @@ static int direction(const struct going *g, char *theirs, char *ours, int d, boo
     CUDA_MEMCPY3D back = c;
     back.srcDevice = c.dstDevice, back.srcPitch = c.dstPitch, back.srcHeight = c.dstHeight;
     back.dstDevice = c.srcDevice, back.dstPitch = c.srcPitch, back.dstHeight = c.srcHeight;
-    return driver_status(g, g->library->driver.cuMemcpy3DAsync(to_ours ? &c : &back, g->stream),
-                         "copying steps");
+    return mgpu_cuda_status(&g->library->driver,
+                            g->library->driver.cuMemcpy3DAsync(to_ours ? &c : &back, g->stream),
+                            "cuMemcpy3DAsync");
 }
 
 /* Y or its gradient, between ours and cuDNN's. */
@@ -362,7 +355,7 @@ static int move_gate(const struct going *g, void *space, char *w, char *b, int64
     cudnnStatus_t s = g->library->dnn.api.cudnnGetRNNWeightParams(
         g->library->dnn.handle, r->rnn, (int32_t)d, r->weights, space, lin, r->matrix, &matrix,
         r->vector, &vector);
-    MGPU_TRY(mgpu_cudnn_status(&g->library->dnn, s, "weights of a recurrent layer"));
+    MGPU_TRY(mgpu_dnn_status(&g->library->dnn.api, s, "finding the weights of a recurrent layer"));
     if (w) {
         char *ours = w + (d * r->G + k) * bytes;
         MGPU_TRY(copy(g, to_ours ? ours : matrix, to_ours ? matrix : ours, bytes));
@@ -400,13 +393,13 @@ static int run_layer(const struct going *g, const void *x, void *y, void *h, voi
 {
     const struct rnn *r = g->r;
     const struct mgpu_cudnn *dnn = &g->library->dnn;
-    return mgpu_cudnn_status(
-        dnn,
-        dnn->api.cudnnRNNForward(dnn->handle, r->rnn, r->mode, scratch(g, LENGTH), r->x, x, r->y, y,
-                                 r->state, in(g, INITIAL_H), h, r->state, in(g, INITIAL_C), c,
-                                 r->weights, scratch(g, WEIGHTS), r->work, scratch(g, WORK),
-                                 r->reserve, reserve),
-        "cudnnRNNForward");
+    return mgpu_dnn_status(&dnn->api,
+                           dnn->api.cudnnRNNForward(dnn->handle, r->rnn, r->mode,
+                                                    scratch(g, LENGTH), r->x, x, r->y, y, r->state,
+                                                    in(g, INITIAL_H), h, r->state, in(g, INITIAL_C),
+                                                    c, r->weights, scratch(g, WEIGHTS), r->work,
+                                                    scratch(g, WORK), r->reserve, reserve),
+                           "running a recurrent layer (cudnnRNNForward)");
 }
 
 static int run_forward(const struct going *g)
@@ -454,7 +447,8 @@ static int run_backward(const struct going *g)
         in(g, DY_H), out(g, D_INITIAL_H), r->state, in(g, INITIAL_C), lstm ? in(g, DY_C) : NULL,
         lstm ? out(g, D_INITIAL_C) : NULL, r->weights, scratch(g, WEIGHTS), r->work,
         scratch(g, WORK), r->reserve, reserve);
-    MGPU_TRY(mgpu_cudnn_status(dnn, s, "cudnnRNNBackwardData_v8"));
+    MGPU_TRY(mgpu_dnn_status(&dnn->api, s,
+                             "running a recurrent layer backward (cudnnRNNBackwardData_v8)"));
     if (out(g, DX) && r->reverse)
         MGPU_TRY(reversed(g, out(g, DX), dx, r->I));
     if (!out(g, DW) && !out(g, DR) && !out(g, DB))
@@ -464,7 +458,8 @@ static int run_backward(const struct going *g)
                                             scratch(g, LENGTH), r->x, x, r->state, in(g, INITIAL_H),
                                             r->y, y, r->weights, scratch(g, D_WEIGHTS), r->work,
                                             scratch(g, WORK), r->reserve, reserve);
-    MGPU_TRY(mgpu_cudnn_status(dnn, s, "cudnnRNNBackwardWeights_v8"));
+    MGPU_TRY(mgpu_dnn_status(
+        &dnn->api, s, "the gradient of a recurrent layer's weights (cudnnRNNBackwardWeights_v8)"));
     return move_weights(g, scratch(g, D_WEIGHTS), out(g, DW), out(g, DR),
                         r->bias ? out(g, DB) : NULL, true);
 }
@@ -473,7 +468,8 @@ static int run(struct mgpu_library_call *call, void *stream, void *const *operan
 {
     const struct mgpu_cudnn *dnn = &call->library->dnn;
     struct going g = {call->state, call->library, call->node, stream, operand, workspace};
-    MGPU_TRY(mgpu_cudnn_status(dnn, dnn->api.cudnnSetStream(dnn->handle, stream), "the stream"));
+    MGPU_TRY(mgpu_dnn_status(&dnn->api, dnn->api.cudnnSetStream(dnn->handle, stream),
+                             "turning to a stream (cudnnSetStream)"));
     return g.r->backward ? run_backward(&g) : run_forward(&g);
 }
 

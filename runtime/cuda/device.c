@@ -2,30 +2,23 @@
 
 #include "runtime/base/status.h"
 #include "runtime/cuda/cuda.h"
+#include "runtime/cuda/error.h"
 #include "runtime/cuda/gpu.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-int mgpu_cuda_status(const struct mgpu_cuda_driver *driver, CUresult result, const char *call)
-{
-    const char *text = NULL;
-    if (result == CUDA_SUCCESS)
-        return 0;
-    driver->cuGetErrorString(result, &text);
-    return mgpu_fail(MGPU_EDEVICE, "%s: %s", call, text ? text : "unknown error");
-}
+#define DRIVER_TRY(driver, call, arguments)                                                        \
+    MGPU_TRY(mgpu_cuda_status(driver, (driver)->call arguments, #call))
 
 /* A driver runs what its own or an earlier major version of the toolkit made. */
 static int check_version(const struct mgpu_cuda_driver *driver)
 {
     int version = 0;
-    MGPU_TRY(mgpu_cuda_status(driver, driver->cuDriverGetVersion(&version), "cuDriverGetVersion"));
+    DRIVER_TRY(driver, cuDriverGetVersion, (&version));
     if (version / 1000 < CUDA_VERSION / 1000)
-        return mgpu_fail(MGPU_EDEVICE,
-                         "the NVIDIA driver is too old: it runs CUDA %d.%d, this build needs %d.0",
-                         version / 1000, version % 1000 / 10, CUDA_VERSION / 1000);
+        return mgpu_cuda_too_old(version);
     return 0;
 }
 
@@ -34,53 +27,63 @@ int mgpu_cuda_driver_count(const struct mgpu_cuda_driver *driver, int *count)
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     *count = 0;
     MGPU_TRY(check_version(driver));
+    const char *call = "cuInit";
     CUresult result = driver->cuInit(0);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
+        call = "cuDeviceGetCount";
         result = driver->cuDeviceGetCount(count);
+    }
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NO_DEVICE)
-        return mgpu_prefix(mgpu_cuda_status(driver, result, "cuInit"),
-                           "the NVIDIA driver does not start");
+        return mgpu_cuda_status(driver, result, call);
     if (*count > 0)
         return 0;
     if (visible)
-        return mgpu_fail(MGPU_EDEVICE, "no GPU is visible (CUDA_VISIBLE_DEVICES is '%s')", visible);
-    return mgpu_fail(MGPU_EDEVICE, "there is an NVIDIA driver but no GPU");
+        return mgpu_fail(
+            MGPU_EDEVICE,
+            "no GPU is visible: CUDA_VISIBLE_DEVICES is '%s' (nvidia-smi -L lists GPUs, "
+            "from 0 on)",
+            visible);
+    return mgpu_fail(MGPU_EDEVICE,
+                     "there is an NVIDIA driver but no GPU (nvidia-smi -L lists those it has)");
 }
 
 static int no_such_device(int index, int count)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    const char *why = visible ? "; CUDA_VISIBLE_DEVICES hides others" : "";
+    const char *why = visible ? " (CUDA_VISIBLE_DEVICES may hide others)" : "";
     if (count == 1)
         return mgpu_fail(MGPU_EDEVICE, "there is no GPU %d, only cuda:0%s", index, why);
     return mgpu_fail(MGPU_EDEVICE, "there is no GPU %d, only cuda:0 to cuda:%d%s", index, count - 1,
                      why);
 }
 
+static int ask_facts(const struct mgpu_cuda_driver *driver, int index, struct mgpu_gpu_facts *out)
+{
+    int major = 0, minor = 0;
+    size_t memory = 0;
+    CUdevice device;
+    DRIVER_TRY(driver, cuDeviceGet, (&device, index));
+    DRIVER_TRY(driver, cuDeviceGetName, (out->name, sizeof out->name, device));
+    DRIVER_TRY(driver, cuDeviceTotalMem, (&memory, device));
+    DRIVER_TRY(driver, cuDeviceGetAttribute,
+               (&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
+    DRIVER_TRY(driver, cuDeviceGetAttribute,
+               (&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device));
+    out->sm = 10 * major + minor;
+    out->memory = (int64_t)memory;
+    return 0;
+}
+
 int mgpu_cuda_driver_facts(const struct mgpu_cuda_driver *driver, int index,
                            struct mgpu_gpu_facts *out)
 {
-    int count, major = 0, minor = 0;
-    size_t memory = 0;
-    CUdevice device;
+    int count;
     *out = (struct mgpu_gpu_facts){0};
     MGPU_TRY(mgpu_cuda_driver_count(driver, &count));
     if (index >= count)
         return no_such_device(index, count);
-    CUresult result = driver->cuDeviceGet(&device, index);
-    if (result == CUDA_SUCCESS)
-        result = driver->cuDeviceGetName(out->name, sizeof out->name, device);
-    if (result == CUDA_SUCCESS)
-        result = driver->cuDeviceTotalMem(&memory, device);
-    if (result == CUDA_SUCCESS)
-        result = driver->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                                              device);
-    if (result == CUDA_SUCCESS)
-        result = driver->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-                                              device);
-    out->sm = 10 * major + minor;
-    out->memory = (int64_t)memory;
-    return mgpu_cuda_status(driver, result, "asking for the GPU's properties");
+    int rc = ask_facts(driver, index, out);
+    return mgpu_prefix(rc, "cuda:%d", index);
 }
 
 int mgpu_cuda_driver_check(const struct mgpu_cuda_driver *driver, int index, int *sm)
@@ -89,8 +92,9 @@ int mgpu_cuda_driver_check(const struct mgpu_cuda_driver *driver, int index, int
     MGPU_TRY(mgpu_cuda_driver_facts(driver, index, &gpu));
     *sm = gpu.sm;
     if (*sm < MGPU_CUDA_OLDEST_SM)
-        return mgpu_fail(MGPU_EDEVICE, "%s has compute capability %d.%d, this build needs %d.%d",
-                         gpu.name, *sm / 10, *sm % 10, MGPU_CUDA_OLDEST_SM / 10,
+        return mgpu_fail(MGPU_EDEVICE,
+                         "cuda:%d (%s) has compute capability %d.%d, mgpu needs %d.%d or more",
+                         index, gpu.name, *sm / 10, *sm % 10, MGPU_CUDA_OLDEST_SM / 10,
                          MGPU_CUDA_OLDEST_SM % 10);
     return 0;
 }
@@ -98,7 +102,7 @@ int mgpu_cuda_driver_check(const struct mgpu_cuda_driver *driver, int index, int
 int mgpu_cuda_facts(struct mgpu_gpu_facts *out, int index)
 {
     struct mgpu_cuda_driver driver;
-    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&driver), "no NVIDIA driver"));
+    MGPU_TRY(mgpu_cuda_load_driver(&driver));
     return mgpu_cuda_driver_facts(&driver, index, out);
 }
 
@@ -106,13 +110,12 @@ int mgpu_cuda_count(int *count)
 {
     struct mgpu_cuda_driver driver;
     *count = 0;
-    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&driver), "no NVIDIA driver"));
+    MGPU_TRY(mgpu_cuda_load_driver(&driver));
     return mgpu_cuda_driver_count(&driver, count);
 }
 
 int mgpu_cuda_check_libraries(void)
 {
-    static const char *const names[] = {"NVRTC", "cuBLASLt", "cuDNN"};
     struct mgpu_cuda_nvrtc nvrtc;
     struct mgpu_cuda_lt lt;
     struct mgpu_cuda_dnn dnn;
@@ -123,7 +126,7 @@ int mgpu_cuda_check_libraries(void)
                           : mgpu_cuda_load_dnn(&dnn);
         size_t length = strlen(lacks);
         if (rc < 0)
-            snprintf(lacks + length, sizeof lacks - length, "no %s: %s; ", names[i], mgpu_error());
+            snprintf(lacks + length, sizeof lacks - length, "%s; ", mgpu_error());
     }
     if (!*lacks)
         return 0;
@@ -137,7 +140,7 @@ int mgpu_cuda_check(int index)
 {
     int sm;
     struct mgpu_cuda_driver driver;
-    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&driver), "no NVIDIA driver"));
+    MGPU_TRY(mgpu_cuda_load_driver(&driver));
     MGPU_TRY(mgpu_cuda_driver_check(&driver, index, &sm));
     return mgpu_cuda_check_libraries();
 }
@@ -162,7 +165,7 @@ const char *mgpu_cuda_default(void)
     if (rc == 0)
         rc = try_gpu(0);
     if (rc < 0) {
-        mgpu_note("training on the CPU; the GPU cannot be used: %s", mgpu_error());
+        mgpu_warn("training on the CPU; the GPU cannot be used: %s", mgpu_error());
         return "cpu";
     }
     if (driver.cuDeviceGetCount(&count) == CUDA_SUCCESS && count > 1)

@@ -22,7 +22,4 @@ int mgpu_cuda_driver_facts(const struct mgpu_cuda_driver *driver, int index,
  * the compute capability. */
 int mgpu_cuda_driver_check(const struct mgpu_cuda_driver *driver, int index, int *sm);
 
-/* MGPU_EDEVICE with the driver's words when a call failed. */
-int mgpu_cuda_status(const struct mgpu_cuda_driver *driver, CUresult result, const char *call);
-
 #endif

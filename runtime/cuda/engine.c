@@ -32,7 +32,7 @@ static int host_memory(struct mgpu_gpu_rank *rank, int b, int64_t bytes)
     if (!is_pinned(b))
         return mgpu_alloc(&rank->host[b], (uint64_t)bytes, "the host's copy of a GPU's memory");
     for (int i = 0; i < MGPU_GPU_RUNS; i++) {
-        GPU_TRY(&rank->all->gpu, cuMemAllocHost, (&rank->pinned[b][i], (size_t)bytes));
+        MGPU_TRY(mgpu_gpu_alloc_host(&rank->all->gpu, &rank->pinned[b][i], bytes));
         memset(rank->pinned[b][i], 0, (size_t)bytes);
     }
     rank->host[b] = rank->pinned[b][0];

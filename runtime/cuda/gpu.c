@@ -26,7 +26,7 @@ static int take_context(struct mgpu_gpu *gpu, bool tf32)
 int mgpu_gpu_open(struct mgpu_gpu *gpu, int index, bool tf32)
 {
     *gpu = (struct mgpu_gpu){.index = index};
-    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&gpu->cu), "no NVIDIA driver"));
+    MGPU_TRY(mgpu_cuda_load_driver(&gpu->cu));
     MGPU_TRY(mgpu_cuda_driver_check(&gpu->cu, index, &gpu->sm));
     int rc = take_context(gpu, tf32);
     if (rc < 0)
@@ -80,6 +80,17 @@ int mgpu_gpu_alloc(const struct mgpu_gpu *gpu, CUdeviceptr *out, int64_t bytes, 
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         return no_memory(bytes, available, total, what);
     return mgpu_cuda_status(&gpu->cu, result, "cuMemAlloc");
+}
+
+int mgpu_gpu_alloc_host(const struct mgpu_gpu *gpu, void **out, int64_t bytes)
+{
+    CUresult result = gpu->cu.cuMemAllocHost(out, (size_t)bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return mgpu_fail(MGPU_ENOMEM,
+                         "the host does not give %.3f MiB of locked memory for copies to and from "
+                         "the GPU (other programs or the limit of a container may hold it)",
+                         ceil((double)bytes / 0x1p20 * 1e3) / 1e3);
+    return mgpu_cuda_status(&gpu->cu, result, "cuMemAllocHost");
 }
 
 static CUmodule loaded(const struct mgpu_gpu *gpu, const char *text)

@@ -2,7 +2,7 @@
 #ifndef MGPU_CUDA_GPU_H
 #define MGPU_CUDA_GPU_H
 
-#include "runtime/cuda/api.h"
+#include "runtime/cuda/error.h"
 
 struct mgpu_library;
 
@@ -30,6 +30,9 @@ int mgpu_gpu_enter(const struct mgpu_gpu *gpu);
 
 /* Memory, with anything in it; MGPU_ENOMEM says what is needed and what is free. */
 int mgpu_gpu_alloc(const struct mgpu_gpu *gpu, CUdeviceptr *out, int64_t bytes, const char *what);
+
+/* Memory of the host that the GPU reads and writes on its own; MGPU_ENOMEM as above. */
+int mgpu_gpu_alloc_host(const struct mgpu_gpu *gpu, void **out, int64_t bytes);
 
 /* Modules of kernels (runtime/emit), no two of the same text; those that are not there yet are
  * compiled side by side. */

@@ -17,13 +17,10 @@ const struct mgpu_value *mgpu_library_operand(const struct mgpu_node *node, int 
 
 static int open_lt(struct mgpu_library *l)
 {
-    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_lt(&l->lt), "no cuBLASLt"));
+    MGPU_TRY(mgpu_cuda_load_lt(&l->lt));
     if (l->options.properties)
         return 0;
-    cublasStatus_t s = l->lt.cublasLtCreate(&l->lt_handle);
-    return s == CUBLAS_STATUS_SUCCESS ? 0
-                                      : mgpu_fail(MGPU_EDEVICE, "cuBLASLt does not start: %s",
-                                                  l->lt.cublasLtGetStatusString(s));
+    return mgpu_lt_status(&l->lt, l->lt.cublasLtCreate(&l->lt_handle), "starting (cublasLtCreate)");
 }
 
 int mgpu_library_open(struct mgpu_library **out, const struct mgpu_library_options *options)
@@ -140,6 +137,13 @@ void mgpu_library_release(struct mgpu_library_call *call)
         call->family->release(call);
     pthread_mutex_unlock(&call->library->lock);
     free(call);
+}
+
+void mgpu_library_warn(struct mgpu_library *library)
+{
+    if (!atomic_exchange(&library->warned, true))
+        mgpu_warn("%s; this and other such nodes run by kernels of mgpu's own, which are slower",
+                  mgpu_error());
 }
 
 int64_t mgpu_library_workspace(const struct mgpu_library_call *call)

@@ -59,6 +59,10 @@ int mgpu_library_prepare(struct mgpu_library_call **out, struct mgpu_library *li
                          const struct mgpu_node *node);
 void mgpu_library_release(struct mgpu_library_call *call);
 
+/* A node that was refused, for the reason of mgpu_error, runs by a slower kernel: a warning says so
+ * of the first such node. */
+void mgpu_library_warn(struct mgpu_library *library);
+
 /* Bytes of scratch on the GPU, on a 256-byte boundary. */
 int64_t mgpu_library_workspace(const struct mgpu_library_call *call);
 

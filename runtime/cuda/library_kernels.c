@@ -21,9 +21,11 @@ static int prepare(const struct mgpu_node *node, int threads, bool exact, void *
 {
     struct mgpu_library_call *call;
     (void)threads, (void)exact; /* what may be rounded was said when the library was opened */
-    MGPU_TRY(mgpu_library_prepare(&call, current, node));
+    int rc = mgpu_library_prepare(&call, current, node);
+    if (rc == MGPU_EUNSUPPORTED && mgpu_emit_accepts(node)) /* a generated kernel is the next */
+        mgpu_library_warn(current);
     *state = call;
-    return 0;
+    return rc;
 }
 
 static void release(void *state)

@@ -6,6 +6,7 @@
 #include "runtime/cuda/library.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 struct mgpu_cudnn_shared; /* cudnn_call.c */
 
@@ -17,6 +18,7 @@ struct mgpu_library {
     struct mgpu_cuda_driver driver;   /* only for running */
     struct mgpu_cuda_lt lt;
     cublasLtHandle_t lt_handle; /* NULL: nothing can run */
+    atomic_bool warned;         /* that nodes run by other kernels */
 };
 
 struct mgpu_library_call {

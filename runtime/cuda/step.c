@@ -384,7 +384,7 @@ static int capture(struct mgpu_gpu_ranks *all, CUgraphExec *exec)
         rc = mgpu_cuda_status(&all->gpu.cu, result, "cuStreamEndCapture");
     if (rc == 0)
         rc = mgpu_cuda_status(&all->gpu.cu, all->gpu.cu.cuGraphInstantiateWithFlags(exec, graph, 0),
-                              "cuGraphInstantiate");
+                              "cuGraphInstantiateWithFlags");
     if (graph)
         all->gpu.cu.cuGraphDestroy(graph);
     return rc;
@@ -410,9 +410,10 @@ static int run(struct mgpu_gpu_ranks *all)
         MGPU_TRY(bring(&all->rank[r]));
     }
     if (graph->known && !graph->exec && !all->no_capture && capture(all, &graph->exec) < 0) {
-        mgpu_note("cuda:%d: steps are submitted call by call, they cannot be captured as a graph: "
-                  "%s",
-                  all->gpu.index, mgpu_error());
+        mgpu_warn(
+            "cuda:%d: steps are submitted call by call, which takes longer, for they cannot be "
+            "captured as a graph: %s",
+            all->gpu.index, mgpu_error());
         all->no_capture = true;
         graph->exec = NULL;
     }

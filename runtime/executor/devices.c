@@ -173,7 +173,7 @@ static int threads_of(const struct mgpu_rank_device *d, int twins, int asked)
 {
     int threads = asked > 0 ? asked : d->cores / twins, limit = omp_get_thread_limit();
     if (asked > limit)
-        mgpu_note("--threads %d: OMP_THREAD_LIMIT allows %d", asked, limit);
+        mgpu_warn("--threads %d: OMP_THREAD_LIMIT allows %d", asked, limit);
     return threads > limit ? limit : threads > 1 ? threads : 1;
 }
 

@@ -198,6 +198,11 @@ struct mgpu_rank *mgpu_team_rank(struct mgpu_team *team, int rank)
     return &team->worker[rank].rank;
 }
 
+static int of_rank(const struct mgpu_rank *rank, int rc)
+{
+    return mgpu_prefix(rc, "rank %d (%s)", rank->rank, rank->device.name);
+}
+
 int mgpu_team_run(struct mgpu_team *team, mgpu_job job, void *context)
 {
     pthread_mutex_lock(&team->lock);
@@ -215,13 +220,8 @@ int mgpu_team_run(struct mgpu_team *team, mgpu_job job, void *context)
         return 0;
     const struct worker *w = &team->worker[failed];
     mgpu_fail_text(w->rc, w->text);
-    return team->size == 1 ? w->rc
-                           : mgpu_prefix(w->rc, "rank %d (%s)", failed, w->rank.device.name);
-}
-
-static int of_rank(const struct mgpu_rank *rank, int rc)
-{
-    return mgpu_prefix(rc, "rank %d (%s)", rank->rank, rank->device.name);
+    /* Of one rank alone it is said where the fault is its device's. */
+    return team->size == 1 && w->rc != MGPU_EDEVICE ? w->rc : of_rank(&w->rank, w->rc);
 }
 
 int64_t mgpu_rank_own(const struct mgpu_rank *rank, enum mgpu_buffer buffer)
@@ -252,7 +252,7 @@ int mgpu_rank_send(struct mgpu_rank *rank, const struct mgpu_program *program)
 {
     const struct mgpu_engine_ops *ops = rank->engine->ops;
     void **host = &rank->buffer[MGPU_BUFFER_INPUTS];
-    return ops->send ? of_rank(rank, ops->send(rank->engine, program, host)) : 0;
+    return ops->send ? ops->send(rank->engine, program, host) : 0;
 }
 
 int mgpu_rank_execute(struct mgpu_rank *rank, struct mgpu_program *program,
@@ -271,7 +271,7 @@ int mgpu_rank_clear(struct mgpu_rank *rank, enum mgpu_buffer buffer)
 {
     const struct mgpu_engine_ops *ops = rank->engine->ops;
     if (ops->clear)
-        return of_rank(rank, ops->clear(rank->engine, buffer));
+        return ops->clear(rank->engine, buffer);
     memset(rank->buffer[buffer], 0, (size_t)rank->bytes[buffer]);
     return 0;
 }

@@ -224,7 +224,7 @@ int mgpu_settle_precision_devices(struct mgpu_trainer *t, int ranks);
 /* Whether a device that is here can train so (mgpu_device_check_precision). */
 int mgpu_check_precision(const struct mgpu_rank_device *device, const char *precision);
 /* That a CPU has no TF32, where that was asked for; `precision` may be NULL. */
-void mgpu_note_tf32(const char *precision, bool cpu, const char *device);
+void mgpu_warn_tf32(const char *precision, bool cpu, const char *device);
 /* The scale after a step whose gradients were finite, or were not; false: no scale was left. */
 void mgpu_scale_up(struct mgpu_trainer *t);
 bool mgpu_scale_down(struct mgpu_trainer *t);

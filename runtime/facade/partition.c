@@ -183,7 +183,7 @@ int mgpu_partition_new(struct mgpu_partition **out, const char *model,
         rc = mgpu_planner_run(&p->planned, &m, &o);
     }
     if (rc == 0)
-        mgpu_note_tf32(o.precision, mgpu_topology_has_cpus(p->planned->topology), "the CPU");
+        mgpu_warn_tf32(o.precision, mgpu_topology_has_cpus(p->planned->topology), "the CPU");
     if (rc < 0)
         mgpu_partition_free(p);
     else

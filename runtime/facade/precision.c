@@ -11,17 +11,26 @@ static const double LEAST = 0x1p-24, MOST = 0x1p24;
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
-/* START[,every=N] */
+static int parse_start(double *scale, const char *text)
+{
+    if (mgpu_text_double(scale, "START", text, LEAST, MOST) == 0)
+        return 0;
+    return mgpu_fail(MGPU_EUSAGE,
+                     "--loss-scale: '%s' is not a number from 2^-24 (%.3g) to 2^24 (%.0f)", text,
+                     LEAST, MOST);
+}
+
+/* START[,every=N], or one of them */
 static int parse_scale(struct mgpu_trainer *t, const char *text)
 {
     struct mgpu_item *item;
     int count;
     mgpu_items_cut(&item, &count, text, NULL, 0, t->arena);
+    if (count == 0)
+        return parse_start(&t->scaling.scale, "");
     for (int i = 0; i < count; i++)
         if (i == 0 && !item[i].value)
-            MGPU_TRY(
-                mgpu_prefix(mgpu_text_double(&t->scaling.scale, "START", item[i].name, LEAST, MOST),
-                            "--loss-scale"));
+            MGPU_TRY(parse_start(&t->scaling.scale, item[i].name));
         else if (!strcmp(item[i].name, "every") && item[i].value)
             MGPU_TRY(mgpu_prefix(
                 mgpu_text_int(&t->scaling.every, "every", item[i].value, 1, INT64_C(1) << 52),
@@ -58,10 +67,10 @@ int mgpu_check_precision(const struct mgpu_rank_device *d, const char *precision
     return mgpu_device_check_precision(d->name, d->gpu < 0, gpu.sm, precision);
 }
 
-void mgpu_note_tf32(const char *precision, bool cpu, const char *device)
+void mgpu_warn_tf32(const char *precision, bool cpu, const char *device)
 {
     if (cpu && precision && !strcmp(precision, "tf32"))
-        mgpu_note("--precision tf32: only a GPU has TF32; %s computes in float32", device);
+        mgpu_warn("--precision tf32: only a GPU has TF32; %s computes in float32", device);
 }
 
 int mgpu_settle_precision_devices(struct mgpu_trainer *t, int ranks)
@@ -71,7 +80,7 @@ int mgpu_settle_precision_devices(struct mgpu_trainer *t, int ranks)
         t->devices[i].tf32 = t->tf32;
         MGPU_TRY(precision ? mgpu_check_precision(&t->devices[i], precision) : 0);
     }
-    mgpu_note_tf32(precision, t->devices[0].gpu < 0, t->devices[0].name);
+    mgpu_warn_tf32(precision, t->devices[0].gpu < 0, t->devices[0].name);
     return 0;
 }
 

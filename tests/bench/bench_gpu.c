@@ -65,7 +65,7 @@ static void print_properties(void)
     cudnnStatus_t status =
         dnn.api.cudnnBackendGetAttribute(dnn.gpu, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
                                          CUDNN_TYPE_CHAR, sizeof json - 1, &size, json);
-    must(mgpu_cudnn_status(&dnn, status, "reading the GPU's properties"));
+    must(mgpu_dnn_status(&dnn.api, status, "reading the GPU's properties"));
     puts(json);
     mgpu_cudnn_close(&dnn);
     mgpu_gpu_close(&gpu);

@@ -385,6 +385,21 @@ static void test_saved_list(void)
     CHECK_(strstr(taken("out"), "\"saved\":[\"one.h5\"]"), "%s", taken("out"));
 }
 
+/* What a run does otherwise than it was asked to is said under --quiet too, and is in what --json
+ * prints. */
+static void test_warnings(void)
+{
+    const char *text = "--precision tf32: only a GPU has TF32; cpu:0 computes in float32";
+    char want[256];
+    CHECK_RUN("--epochs", "1", "--precision", "tf32", "--quiet", "--json");
+    snprintf(want, sizeof want, "warning: %s\n", text);
+    CHECK_(!strcmp(taken("err"), want), "%s", taken("err"));
+    snprintf(want, sizeof want, "\"warnings\":[\"%s\"]", text);
+    CHECK_(strstr(taken("out"), want), "%s", taken("out"));
+    CHECK_RUN("--epochs", "1", "--quiet", "--json");
+    CHECK_(!*taken("err") && strstr(taken("out"), "\"warnings\":[]"), "%s", taken("out"));
+}
+
 int main(void)
 {
     const char *build = getenv("MGPU_BUILD") ? getenv("MGPU_BUILD") : "build";
@@ -407,6 +422,7 @@ int main(void)
     test_template();
     test_usage();
     test_saved_list();
+    test_warnings();
     build_end();
     return test_end();
 }

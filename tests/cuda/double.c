@@ -72,7 +72,7 @@ void double_begin(int gpus, int64_t bytes)
     double_gpu.gpus = gpus;
     double_gpu.bytes = bytes;
     double_gpu.drop = -1;
-    setenv("MGPU_CACHE", "/dev/null/none", 1); /* nothing is kept */
+    setenv("MGPU_CACHE", "/dev/null", 1); /* nothing is kept */
     make_library();
     mgpu_gpu_library(library);
     mgpu_cuda_stand_in(&double_driver, &double_nvrtc);
@@ -148,6 +148,11 @@ void double_driver_version(int version)
 void double_busy(bool busy)
 {
     double_gpu.busy = busy;
+}
+
+void double_waits_fail(int result)
+{
+    double_gpu.wait_result = (CUresult)result;
 }
 
 void double_most_streams(int count)

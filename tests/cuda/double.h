@@ -52,6 +52,9 @@ void double_driver_version(int version);
 /* From now on its GPUs belong to another process alone. */
 void double_busy(bool busy);
 
+/* From now on the host's waits for an event give this error of the driver; 0: none. */
+void double_waits_fail(int result);
+
 /* From now on captures fail. */
 void double_no_capture(bool fails);
 

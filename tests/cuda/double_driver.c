@@ -83,6 +83,13 @@ static CUresult error_string(CUresult result, const char **text)
     return CUDA_SUCCESS;
 }
 
+static CUresult error_name(CUresult result, const char **text)
+{
+    (void)result;
+    *text = "CUDA_ERROR_OF_THE_DOUBLE";
+    return CUDA_SUCCESS;
+}
+
 static CUresult retain(CUcontext *context, CUdevice device)
 {
     (void)device;
@@ -385,6 +392,8 @@ static CUresult synchronize_event(CUevent e)
 static CUresult event_synchronize(CUevent e)
 {
     IN_CONTEXT("cuEventSynchronize");
+    if (double_gpu.wait_result)
+        return double_gpu.wait_result;
     LOCKED(synchronize_event(e));
 }
 
@@ -610,6 +619,7 @@ const struct mgpu_cuda_driver double_driver = {
     .cuDeviceGetName = device_name,
     .cuDeviceGetAttribute = device_attribute,
     .cuDeviceTotalMem = device_memory,
+    .cuGetErrorName = error_name,
     .cuGetErrorString = error_string,
     .cuDevicePrimaryCtxRetain = retain,
     .cuDevicePrimaryCtxRelease = release_context,

@@ -104,8 +104,9 @@ struct double_gpu {
     int complaints, drop;
     float elapsed; /* what lies between any two events, in milliseconds */
     bool busy, no_capture;
-    int streams_left; /* that can be made; -1: any number */
-    const int *sm;    /* to compile for */
+    CUresult wait_result; /* of waits for events */
+    int streams_left;     /* that can be made; -1: any number */
+    const int *sm;        /* to compile for */
     int sms;
     struct double_kernels kernels;
     char complaint[512];

@@ -66,6 +66,12 @@ static CUresult get_error_string(CUresult result, const char **text)
     return CUDA_SUCCESS;
 }
 
+static CUresult get_error_name(CUresult result, const char **name)
+{
+    *name = result == CUDA_ERROR_SYSTEM_NOT_READY ? "CUDA_ERROR_SYSTEM_NOT_READY" : NULL;
+    return CUDA_SUCCESS;
+}
+
 static const struct mgpu_cuda_driver driver = {
     .cuInit = init,
     .cuDriverGetVersion = get_version,
@@ -74,6 +80,7 @@ static const struct mgpu_cuda_driver driver = {
     .cuDeviceGetName = get_name,
     .cuDeviceGetAttribute = get_attribute,
     .cuDeviceTotalMem = get_memory,
+    .cuGetErrorName = get_error_name,
     .cuGetErrorString = get_error_string,
 };
 
@@ -101,9 +108,11 @@ static void check_driver(void)
     fake.version = CUDA_VERSION;
     fake.major = 6, fake.minor = 1;
     CHECK_FAILS(mgpu_cuda_driver_check(&driver, 0, &sm),
-                "GPU 0 has compute capability 6.1, this build needs 7.5");
+                "cuda:0 (GPU 0) has compute capability 6.1, mgpu needs 7.5 or more");
     fake.init = CUDA_ERROR_SYSTEM_NOT_READY;
-    CHECK_FAILS(mgpu_cuda_driver_check(&driver, 0, &sm), "does not start: cuInit: system not");
+    CHECK_FAILS(mgpu_cuda_driver_check(&driver, 0, &sm),
+                "(cuInit) failed: CUDA_ERROR_SYSTEM_NOT_READY, system not ready; the machine is "
+                "not set up");
     fake.init = CUDA_ERROR_NO_DEVICE, fake.count = 0;
     CHECK_FAILS(mgpu_cuda_driver_check(&driver, 0, &sm), "an NVIDIA driver but no GPU");
 }
@@ -126,9 +135,10 @@ static void check_visible(void)
     fake.init = CUDA_SUCCESS, fake.count = 1;
     setenv("CUDA_VISIBLE_DEVICES", "3", 1);
     CHECK_FAILS(mgpu_cuda_driver_check(&driver, 1, &sm),
-                "only cuda:0; CUDA_VISIBLE_DEVICES hides others");
+                "only cuda:0 (CUDA_VISIBLE_DEVICES may hide others)");
     fake.count = 0;
-    CHECK_FAILS(mgpu_cuda_driver_check(&driver, 0, &sm), "(CUDA_VISIBLE_DEVICES is '3')");
+    CHECK_FAILS(mgpu_cuda_driver_check(&driver, 0, &sm),
+                "no GPU is visible: CUDA_VISIBLE_DEVICES is '3'");
     unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
@@ -265,8 +275,8 @@ static void check_builtins(void)
                                           .nvrtcGetProgramLog = get_log,
                                           .nvrtcDestroyProgram = destroy};
     CHECK_FAILS(mgpu_cuda_compile_by(&nvrtc, &cubin, "", 90),
-                "NVRTC: builtin: nvrtc: error: failed to open libnvrtc-builtins.so. Make sure (it "
-                "lies beside libnvrtc");
+                "NVRTC: compiling kernels failed: builtin, nvrtc: error: failed to open "
+                "libnvrtc-builtins.so. Make sure; a part of the library is missing");
 }
 
 static char note[1024];
@@ -288,7 +298,7 @@ static void check_old_driver(void)
     if (mgpu_cuda_load_driver(&old) == 0 || !dlopen(path, RTLD_NOW))
         return; /* there is one; or this one is not built */
     CHECK(!old.cuInit);
-    CHECK_FAILS(mgpu_cuda_load_driver(&old), "libcuda.so.1 is too old: it has no cu");
+    CHECK_FAILS(mgpu_cuda_load_driver(&old), "NVIDIA driver is too old: libcuda.so.1 has no cu");
     CHECK(old.cuInit && !old.cuMemAlloc);
     mgpu_set_note(keep_note, NULL);
     CHECK(!strcmp(mgpu_cuda_default(), "cpu"));

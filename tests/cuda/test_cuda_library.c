@@ -258,6 +258,30 @@ static void check_tuning(struct mgpu_library *l, const struct mgpu_node *node)
 /* ---- What is refused ---------------------------------------------------------------------------
  */
 
+static int warnings;
+
+static void take_warning(void *context, const char *text)
+{
+    (void)context;
+    warnings += strstr(text, "node 'conv1' (Conv)") && strstr(text, "which are slower");
+}
+
+/* What a generated kernel has to run in place of a library is said, of the first such node. */
+static void check_warned(struct mgpu_library *l, const struct mgpu_node *node)
+{
+    void *state;
+    const struct mgpu_kernel *k = mgpu_library_kernels;
+    while (strcmp(k->op, node->op->name) != 0)
+        k++;
+    mgpu_library_enter(l);
+    mgpu_set_warning(take_warning, NULL);
+    for (int i = 0; i < 2; i++)
+        CHECK(k->prepare(node, 1, true, &state) == MGPU_EUNSUPPORTED && !state);
+    mgpu_set_warning(NULL, NULL);
+    mgpu_library_enter(NULL);
+    CHECK_(warnings == 1, "%d warnings", warnings);
+}
+
 static void check_refused(struct mgpu_library *l)
 {
     struct mgpu_graph *g = mgpu_graph_new();
@@ -274,6 +298,7 @@ static void check_refused(struct mgpu_library *l)
     node->input[1]->dims[1] = mgpu_dim_const(5); /* no graph of the importer's */
     CHECK_FAILS(mgpu_library_prepare(&call, l, node), "node 'conv1' (Conv)");
     CHECK(!call);
+    check_warned(l, node);
     mgpu_graph_free(g);
 }
 
@@ -308,9 +333,10 @@ int main(void)
     mgpu_library_close(l);
     mgpu_graph_free(g);
     struct mgpu_library_options broken = {.properties = "{\"deviceName\": 3"};
-    CHECK_FAILS(mgpu_library_open(&l, &broken), "cuDNN does not start");
-    CHECK_FAILS(mgpu_cudnn_check_version(90501), "it is version 9.5, this build needs 9.8");
-    CHECK_OK(mgpu_cudnn_check_version(90800));
+    CHECK_FAILS(mgpu_library_open(&l, &broken),
+                "cuDNN: describing the GPU failed: CUDNN_STATUS_BAD_PARAM");
+    CHECK_FAILS(mgpu_cuda_check_dnn(90501), "it is version 9.5, this build needs 9.8");
+    CHECK_OK(mgpu_cuda_check_dnn(90800));
     CHECK(!l);
     remove_folder();
     return test_end();

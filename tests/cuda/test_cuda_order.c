@@ -92,7 +92,8 @@ static void test_default(void)
     double_driver_version(CUDA_VERSION);
     double_busy(true);
     check_default("cpu");
-    CHECK(strstr(note, "the GPU cannot be used: cuDevicePrimaryCtxRetain"));
+    CHECK(strstr(
+        note, "the GPU cannot be used: taking the GPU into use (cuDevicePrimaryCtxRetain) failed"));
     double_busy(false);
 }
 
@@ -333,11 +334,11 @@ static void test_no_capture(void)
     struct tiny_result got;
     struct mgpu_options o = options(two);
     int launched = double_count().launched;
-    mgpu_set_note(count_note, NULL);
+    mgpu_set_warning(count_note, NULL);
     double_no_capture(true);
     tiny_train(&got, model, &o, weights, 3);
     double_no_capture(false);
-    mgpu_set_note(NULL, NULL);
+    mgpu_set_warning(NULL, NULL);
     check_right("without capture", &got);
     CHECK(notes == 1 && double_count().launched == launched);
     CHECK_(!double_complaints(), "%s", double_complaint());
@@ -475,7 +476,7 @@ static void test_memory(void)
     double_begin(1, INT64_C(1) << 30);
     double_busy(true);
     CHECK_FAILS(mgpu_trainer_new(&t, model, &o),
-                "cuda:0 cannot be used (for the CPU, type --devices cpu): cuDevicePrimaryCtx");
+                "cuda:0 cannot be used (for the CPU, type --devices cpu): taking the GPU into use");
     double_busy(false);
     o.devices = "cuda:1";
     CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "there is no GPU 1, only cuda:0");
@@ -493,7 +494,9 @@ static void test_few_streams(void)
     struct mgpu_options o = options(two);
     for (int count = 0; count < 6; count++) {
         double_most_streams(count);
-        CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "cuStreamCreateWithPriority");
+        CHECK_FAILS(
+            mgpu_trainer_new(&t, model, &o),
+            "making a stream (cuStreamCreateWithPriority) failed: CUDA_ERROR_OF_THE_DOUBLE");
     }
     double_most_streams(-1);
 }

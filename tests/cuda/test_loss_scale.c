@@ -216,8 +216,12 @@ static void test_messages(void)
     fails(tiny_model("input x float N 4\ninit w float 4 2 = 0\nh = MatMul(x, w)\n"
                      "y = Sqrt(h)\noutput y float N 2\n"),
           &o, "whatever the loss is scaled by");
-    o.loss_scale = "0";
-    fails(model, &o, "--loss-scale: START");
+    static const char *const wrong[] = {"",    " ",     "0",    "-1",    "nan", "inf",     "1e-400",
+                                        "8/0", "1e400", "5e-8", "1.7e7", "64k", ",every=3"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        o.loss_scale = wrong[i];
+        fails(model, &o, "' is not a number from 2^-24 (5.96e-08) to 2^24 (16777216)");
+    }
     o.loss_scale = "8,sometimes=3";
     fails(model, &o, "--loss-scale: '8,sometimes=3' is not START[,every=N]");
     o.loss_scale = "8";

@@ -1,9 +1,10 @@
 #!/bin/sh
-# pack and run without a GPU: what is packed is whole; without one run says so; its parts on the one
-# that there is not (tests/cuda/double.h), one that fails and one that takes too long among them.
+# pack and run without a GPU: what is packed is whole, what is not so is named; without one run says
+# so; its parts on the one that there is not (tests/cuda/double.h), one that fails and one that takes
+# too long among them.
 set -eu
 cd "$(dirname "$0")/../.."
-build=$1
+build=$1 run=$PWD/tests/device/run
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export PACK="$build/device/mgpu.tar.gz"
@@ -14,9 +15,18 @@ fail() {
     exit 1
 }
 
-status_of() { # what run ends with
+status_of() { # [folder]: what run ends with
     status=0
-    tests/device/run "$scratch/out" >"$scratch/log" 2>&1 || status=$?
+    "$run" "${1:-$scratch/out}" >"$scratch/log" 2>&1 || status=$?
+}
+
+refused() { # text command...: with status 2 before anything begins, a line naming what is wrong
+    text=$1 status=0
+    shift
+    "$@" >"$scratch/log" 2>&1 || status=$?
+    [ "$status $(wc -l <"$scratch/log")" = "2 1" ] || fail "status $status: $*"
+    grep -q "^run: .*$text" "$scratch/log" || fail "nothing of '$text': $*"
+    [ ! -e "$scratch/out" ] || fail "something began: $*"
 }
 
 command -v cc >/dev/null || {
@@ -24,6 +34,29 @@ command -v cc >/dev/null || {
     exit 77
 }
 tests/device/pack "$build"
+
+"$run" --help >"$scratch/log" || fail "--help"
+grep -q '^usage: tests/device/run \[FOLDER\]' "$scratch/log" || fail "--help"
+refused "what is --hlep" "$run" --hlep
+refused "one folder for results, not 2" "$run" "$scratch/out" more
+refused "MINUTES is 'soon'" env MINUTES=soon "$run" "$scratch/out"
+refused "what is the part 'cases:f8:1'" env PARTS="launches cases:f8:1" "$run" "$scratch/out"
+refused "no file $scratch/none" env PACK="$scratch/none" "$run" "$scratch/out"
+: >"$scratch/empty.tar.gz"
+refused "empty.tar.gz cannot be unpacked" env PACK="$scratch/empty.tar.gz" "$run" "$scratch/out"
+head -c 100000 "$PACK" >"$scratch/cut.tar.gz"
+refused "cut.tar.gz cannot be unpacked" env PACK="$scratch/cut.tar.gz" "$run" "$scratch/out"
+mkdir "$scratch/part"
+tar -C "$scratch/part" -xzf "$PACK"
+printf 'no program' >"$scratch/part/bin/bench_gpu"
+cd "$scratch" # paths are those of who calls
+tar -C part -czf part.tar.gz .
+refused "the programs of $scratch/part.tar.gz do not run here" env PACK=part.tar.gz "$run" out
+rm part/bin/case-run
+tar -C part -czf part.tar.gz .
+refused "part.tar.gz is not whole, it has no bin/case-run" env PACK=part.tar.gz "$run" out
+cd - >/dev/null
+
 if ! "$build/bench_gpu" check 2>/dev/null; then
     status_of
     [ $status = 77 ] && grep -q '^run: .*no NVIDIA driver' "$scratch/log" || fail "no GPU: status $status"
@@ -43,6 +76,7 @@ grep -q '^model=fmnist who=first .* precision=bf16 .* tflops=' networks.txt || f
 grep -q '"inputs go up"' overlap.json && grep -q '"step"' overlap.json || fail "overlap"
 [ "$(find . -type f | wc -l)" -le 8 ] || fail "too many files"
 cd - >/dev/null
-SECONDS_OF_PART=1 PARTS="networks:f32:first launches" status_of
+cd "$scratch"
+SECONDS_OF_PART=1 PARTS="networks:f32:first launches" status_of out
 [ $status = 1 ] && grep -q '^networks:f32:first: not done in time' "$scratch/out/summary.txt" ||
     fail "limits of time"

@@ -135,6 +135,10 @@ struct mgpu_cuda_driver {
     /* Told before work is submitted what it touches, where the call does not say so itself (a
      * launch); for tests' tables, NULL in a real one. */
     void (*touches)(CUstream stream, const struct mgpu_cuda_access *access, int count);
+
+    /* With it: a GPU's properties (library.h), that NVIDIA's libraries accept nodes and make plans
+     * for. NULL: the libraries are not opened. */
+    const char *properties;
 };
 struct mgpu_cuda_nvrtc {
     MGPU_CUDA_NVRTC(MGPU_CUDA_MEMBER)
@@ -154,7 +158,7 @@ int mgpu_cuda_load_lt(struct mgpu_cuda_lt *table);
 int mgpu_cuda_load_dnn(struct mgpu_cuda_dnn *table);
 
 /* From now on these are what loading gives, until both are NULL; then no other library is asked
- * for. For tests. */
+ * for, but cuBLASLt and cuDNN where the driver has properties. For tests. */
 void mgpu_cuda_stand_in(const struct mgpu_cuda_driver *driver, const struct mgpu_cuda_nvrtc *nvrtc);
 
 #endif

@@ -52,6 +52,7 @@ struct mgpu_kernel {
 struct mgpu_backend {
     const char *name;  /* "ref", "cpu" */
     bool biases_apart; /* no kernel of it gives conv_grad_weight's second output */
+    int most_parts;    /* of a concatenation that its kernels take; 0: any number */
     bool ends;         /* its kernels of matmul and conv know what compilation makes of these */
     bool spares;       /* memory, for a pass over an expression (runtime/compile/again.c) */
 

@@ -33,6 +33,10 @@ int mgpu_compute_again(struct mgpu_graph *g, const struct mgpu_backend *backend)
  * not give them. Before all others. */
 int mgpu_biases_apart(struct mgpu_graph *g);
 
+/* No concatenation has more than `most` parts: for a backend whose kernels take no more. Before all
+ * others, too. */
+int mgpu_narrow_concats(struct mgpu_graph *g, int most);
+
 /* ---- The parts ------------------------------------------------------------------------------- */
 
 void mgpu_settle_expressions(struct mgpu_graph *g);

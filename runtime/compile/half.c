@@ -214,9 +214,11 @@ static int surround(const struct halving *h, const struct mgpu_node *node, bool 
             map[i] = mgpu_expr_cast(e, MGPU_FLOAT, map[i]);
     }
     int y = mgpu_expr_append(e, mgpu_expr_of(node), map);
-    if (halves && h->scores[node->output[0]->id])
+    if (!halves || y < 0 || e->op[y].type != MGPU_FLOAT) /* a comparison stays what it is */
+        return y;
+    if (h->scores[node->output[0]->id])
         y = keep_finite(h, e, y);
-    return halves ? mgpu_expr_cast(e, h->half, y) : y;
+    return mgpu_expr_cast(e, h->half, y);
 }
 
 /* The bias that the node adds to the columns of a product, which then is part of it (finish.c):

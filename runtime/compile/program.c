@@ -396,6 +396,8 @@ int mgpu_optimize(struct mgpu_graph *g, const struct mgpu_backend *backend)
         mgpu_update_by_products(g, backend);
     if (backend->biases_apart)
         MGPU_TRY(mgpu_biases_apart(g));
+    if (backend->most_parts)
+        MGPU_TRY(mgpu_narrow_concats(g, backend->most_parts));
     mgpu_fuse(g, backend);
     MGPU_TRY(mgpu_compute_again(g, backend));
     MGPU_TRY(mgpu_choose_layouts(g, backend));

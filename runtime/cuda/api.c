@@ -89,10 +89,15 @@ int mgpu_cuda_load_nvrtc(struct mgpu_cuda_nvrtc *table)
                 (struct entry[]){MGPU_CUDA_NVRTC(ENTRY) END});
 }
 
+static bool without_libraries(void)
+{
+    return other_driver && !other_driver->properties;
+}
+
 int mgpu_cuda_load_lt(struct mgpu_cuda_lt *table)
 {
     char name[64];
-    if (other_driver)
+    if (without_libraries())
         return 0;
     return load("cuBLASLt", versioned(name, "cublasLt", CUBLAS_VER_MAJOR),
                 (struct entry[]){MGPU_CUDA_LT(ENTRY) END});
@@ -101,7 +106,7 @@ int mgpu_cuda_load_lt(struct mgpu_cuda_lt *table)
 int mgpu_cuda_load_dnn(struct mgpu_cuda_dnn *table)
 {
     char name[64];
-    if (other_driver)
+    if (without_libraries())
         return 0;
     MGPU_TRY(load("cuDNN", versioned(name, "cudnn", CUDNN_MAJOR),
                   (struct entry[]){MGPU_CUDA_DNN(ENTRY) END}));

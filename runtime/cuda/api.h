@@ -137,6 +137,10 @@ struct mgpu_cuda_driver {
     /* Told before work is submitted what it touches, where the call does not say so itself (a
      * launch); for tests' tables, NULL in a real one. */
     void (*touches)(CUstream stream, const struct mgpu_cuda_access *access, int count);
+
+    /* With it: a GPU's properties (library.h), that NVIDIA's libraries accept nodes and make plans
+     * for. NULL: the libraries are not opened. */
+    const char *properties;
 };
 struct mgpu_cuda_nvrtc {
     MGPU_CUDA_NVRTC(MGPU_CUDA_MEMBER)
@@ -162,7 +166,7 @@ int mgpu_cuda_too_old(int version);
 int mgpu_cuda_check_dnn(size_t version);
 
 /* From now on these are what loading gives, until both are NULL; then no other library is asked
- * for. For tests. */
+ * for, but cuBLASLt and cuDNN where the driver has properties. For tests. */
 void mgpu_cuda_stand_in(const struct mgpu_cuda_driver *driver, const struct mgpu_cuda_nvrtc *nvrtc);
 
 #endif

@@ -13,11 +13,12 @@
 
 static int take_context(struct mgpu_gpu *gpu, bool tf32)
 {
-    struct mgpu_library_options options = {.exact = true, .tf32 = tf32};
+    const char *properties = gpu->cu.properties;
+    struct mgpu_library_options options = {.properties = properties, .exact = true, .tf32 = tf32};
     GPU_TRY(gpu, cuDeviceGet, (&gpu->device, gpu->index));
     GPU_TRY(gpu, cuDevicePrimaryCtxRetain, (&gpu->context, gpu->device));
     MGPU_TRY(mgpu_gpu_enter(gpu));
-    if (gpu->cu.touches)
+    if (gpu->cu.touches && !properties)
         return 0;
     MGPU_TRY(mgpu_library_open(&gpu->library, &options));
     return mgpu_gpu_enter(gpu);

@@ -18,7 +18,7 @@ struct mgpu_gpu {
     CUcontext context;
     int modules;
     struct mgpu_gpu_module *module;
-    struct mgpu_library *library; /* NULL where the driver is a test's */
+    struct mgpu_library *library; /* NULL where a test's driver has no properties */
 };
 
 /* The GPU is checked, and its context is the calling thread's. `tf32`: as mgpu_library_options. */

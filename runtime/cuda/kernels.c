@@ -79,6 +79,7 @@ static const struct mgpu_kernel *tables[] = {mgpu_library_kernels, generated, NU
 
 const struct mgpu_backend mgpu_backend_cuda = {.name = "cuda",
                                                .biases_apart = true,
+                                               .most_parts = MGPU_MAX_INPUTS,
                                                .ends = true,
                                                .tables = tables,
                                                .blocked = tables,

@@ -73,6 +73,11 @@ static const struct row {
      "h, l = LSTM(x, w, r, b) hidden_size=5\ns = Squeeze(h)\ny = MatMul(l, v)\n"
      "output y float 1 2 2\n",
      "h l", "y"},
+    {"what is compared with a mean",
+     "input x float N 4\ninit w float 4 6 = normal 0.5\ninit v float 6 3 = normal 0.5\n"
+     "h = MatMul(x, w)\nm = ReduceMean(h) axes=[1] keepdims=1\nl = Less(h, m)\n"
+     "t = Neg(h)\nk = Where(l, h, t)\ny = MatMul(k, v)\noutput y float N 3\n",
+     "h t k", "m y"},
     {"a type of the model's own",
      "input x float N 4\ninit w float 4 6 = normal 0.5\n"
      "h = MatMul(x, w)\nc = Cast(h) to=11\nd = Mul(c, c)\ny = Cast(d) to=1\n"

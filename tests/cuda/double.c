@@ -9,8 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct double_gpu double_gpu = {
-    .lock = PTHREAD_MUTEX_INITIALIZER, .version = CUDA_VERSION, .streams_left = -1};
+struct double_gpu double_gpu = {.lock = PTHREAD_MUTEX_INITIALIZER,
+                                .version = CUDA_VERSION,
+                                .no_capture = -1,
+                                .streams_left = -1};
 
 void double_complain(const char *format, ...)
 {
@@ -19,44 +21,6 @@ void double_complain(const char *format, ...)
     if (!double_gpu.complaints++)
         vsnprintf(double_gpu.complaint, sizeof double_gpu.complaint, format, args);
     va_end(args);
-}
-
-/* ---- In place of NVIDIA's libraries ---------------------------------------------------------- */
-
-static int stand_in(const struct mgpu_launch *l)
-{
-    const struct mgpu_gpu_queue *queue = l->queue;
-    struct work w = {.kind = REF, .ref.node = l->node};
-    for (int i = 0; i < l->inputs; i++)
-        w.ref.in[i] = l->in[i].data;
-    for (int i = 0; i < l->outputs; i++)
-        w.ref.out[i] = l->out[i].data;
-    pthread_mutex_lock(&double_gpu.lock);
-    double_submit(queue->stream, &w, &queue->stream->accesses);
-    pthread_mutex_unlock(&double_gpu.lock);
-    return 0;
-}
-
-/* Generated kernels of convolutions are there for what cuDNN has no engine for. */
-static bool is_libraries(const struct mgpu_op *op)
-{
-    return !mgpu_emit_knows(op->name) || !strncmp(op->name, "conv", 4);
-}
-
-static bool is_plain(const struct mgpu_node *node)
-{
-    return !(node->op->flags & MGPU_OP_COMMUNICATION);
-}
-
-static struct mgpu_kernel library[64];
-
-static void make_library(void)
-{
-    int n = 0;
-    for (int i = 0; mgpu_ops[i]; i++)
-        if (is_libraries(mgpu_ops[i]) && n < 63)
-            library[n++] = (struct mgpu_kernel){
-                .op = mgpu_ops[i]->name, .name = "ref", .accepts = is_plain, .run = stand_in};
 }
 
 bool double_skipped(void)
@@ -73,9 +37,9 @@ void double_begin(int gpus, int64_t bytes)
     double_gpu.bytes = bytes;
     double_gpu.drop = -1;
     setenv("MGPU_CACHE", "/dev/null", 1); /* nothing is kept */
-    make_library();
-    mgpu_gpu_library(library);
-    mgpu_cuda_stand_in(&double_driver, &double_nvrtc);
+    double_make_library();
+    double_gpu.driver = double_driver;
+    mgpu_cuda_stand_in(&double_gpu.driver, &double_nvrtc);
 }
 
 void double_end(void)
@@ -93,12 +57,16 @@ void double_end(void)
 
 bool double_wanted(void)
 {
-    const char *check = getenv("MGPU_CHECK");
-    if (!check || strcmp(check, "double"))
+    const char *check = getenv("MGPU_CHECK"), *gpu = check ? strchr(check, ' ') : NULL;
+    if (!check || strncmp(check, "double", strlen("double")))
         return false;
     if (double_skipped())
         exit(77);
     double_begin(1, INT64_C(1) << 30);
+    if (gpu && !double_libraries(gpu + 1)) {
+        fprintf(stderr, "no cuDNN or cuBLASLt, or no such GPU: '%s'\n", gpu + 1);
+        exit(EXIT_FAILURE);
+    }
     return true;
 }
 
@@ -160,7 +128,7 @@ void double_most_streams(int count)
     double_gpu.streams_left = count;
 }
 
-void double_no_capture(bool fails)
+void double_no_capture(int work)
 {
-    double_gpu.no_capture = fails;
+    double_gpu.no_capture = work;
 }

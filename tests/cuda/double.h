@@ -6,7 +6,8 @@
  * just that runs, in a hostile order that the events allow, generated kernels on emulated blocks
  * and threads. So a missing event gives a complaint and a wrong number.
  *
- * Convolutions and recurrent layers, which cuDNN runs on a GPU, run by `ref` here.
+ * Convolutions and recurrent layers, which cuDNN runs on a GPU, run by `ref` here; with
+ * double_libraries all that NVIDIA's libraries would run, in the layouts that they want.
  */
 #ifndef MGPU_TESTS_CUDA_DOUBLE_H
 #define MGPU_TESTS_CUDA_DOUBLE_H
@@ -21,9 +22,14 @@ bool double_skipped(void);
 void double_begin(int gpus, int64_t bytes);
 void double_end(void);
 
+/* Until the next double_begin its GPU is this one of tests/cuda/gpus for NVIDIA's libraries: they
+ * choose what they would run there, and how images lie. False: one of them is missing. */
+bool double_libraries(const char *gpu);
+
 /* MGPU_CHECK=double in the environment: CPU ranks of the tests' small runs (tiny.h) are those of
- * such a GPU. double_wanted begins it, and ends the program with 77 (skipped) where that cannot be;
- * double_devices gives a list with as many ranks; NULL stays NULL. */
+ * such a GPU, of "double h100" of this one as NVIDIA's libraries see it. double_wanted begins it,
+ * and ends the program with 77 (skipped) where that cannot be; double_devices gives a list with as
+ * many ranks; NULL stays NULL. */
 bool double_wanted(void);
 const char *double_devices(char list[1024], const char *devices);
 
@@ -39,6 +45,7 @@ struct double_calls {
     int submitted;   /* kernels, copies, fills, outside graphs */
     int launched;    /* graphs */
     int waits;       /* for events, by streams (outside graphs or when captured) and by the host */
+    int stops;       /* of the host, until a stream or an event is there */
 };
 struct double_calls double_count(void);
 
@@ -55,8 +62,9 @@ void double_busy(bool busy);
 /* From now on the host's waits for an event give this error of the driver; 0: none. */
 void double_waits_fail(int result);
 
-/* From now on captures fail. */
-void double_no_capture(bool fails);
+/* From now on captures fail at the work that is number `work` in them (the first is 0), which may
+ * not be captured; -1: none do. */
+void double_no_capture(int work);
 
 /* From now on no more than `count` streams are made; -1: any number. */
 void double_most_streams(int count);

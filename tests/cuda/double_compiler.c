@@ -70,10 +70,10 @@ void double_compile(const int *sm, int count)
 {
     double_gpu.sm = sm;
     double_gpu.sms = count;
-    mgpu_cuda_stand_in(&double_driver, NULL);
+    mgpu_cuda_stand_in(&double_gpu.driver, NULL);
     if (mgpu_cuda_load_nvrtc(&real) < 0)
         double_complain("%s", mgpu_error());
-    mgpu_cuda_stand_in(&double_driver, &double_nvrtc);
+    mgpu_cuda_stand_in(&double_gpu.driver, &double_nvrtc);
 }
 
 struct double_kernels double_compiled(void)

@@ -311,6 +311,7 @@ static CUresult synchronize(CUstream s)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     struct set wanted = s->clock;
+    double_gpu.calls.stops++;
     double_run_set(&wanted);
     return CUDA_SUCCESS;
 }
@@ -378,6 +379,7 @@ static CUresult event_record_with_flags(CUevent e, CUstream s, unsigned flags)
 
 static CUresult synchronize_event(CUevent e)
 {
+    double_gpu.calls.stops++;
     if (any_capture())
         double_complain("cuEventSynchronize while a stream is captured");
     if (e->dag && e->dag != &double_gpu.now)
@@ -460,8 +462,6 @@ static CUresult stream_wait_event(CUstream s, CUevent e, unsigned flags)
 static CUresult begin_capture(CUstream s, CUstreamCaptureMode mode)
 {
     (void)mode;
-    if (double_gpu.no_capture)
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     double_gpu.alive++;
     s->capture = mgpu_xcalloc(1, sizeof *s->capture);
     s->captured = (struct set){{0}};
@@ -471,8 +471,8 @@ static CUresult begin_capture(CUstream s, CUstreamCaptureMode mode)
 static CUresult end_capture(CUstream s, CUgraph *out)
 {
     struct dag *dag = s->capture;
-    bool joined = true;
-    for (int i = 0; i < dag->count; i++)
+    bool broken = dag->broken, joined = !broken;
+    for (int i = 0; i < dag->count && joined; i++)
         joined = joined && set_has(&s->captured, i);
     for (struct CUstream_st *t = double_gpu.streams; t; t = t->next)
         if (t->capture == dag)
@@ -485,6 +485,8 @@ static CUresult end_capture(CUstream s, CUgraph *out)
         return CUDA_SUCCESS;
     double_gpu.alive--;
     double_free_nodes(dag);
+    if (broken)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     double_complain("a capture ends with a stream that was not joined");
     return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
 }

@@ -103,6 +103,10 @@ CUresult double_submit(CUstream s, const struct work *work, const struct accesse
 {
     if (!accesses->count)
         double_complain("%s: nobody said what it touches", name_of(work));
+    if (s->capture && (s->capture->broken || s->capture->count == double_gpu.no_capture)) {
+        s->capture->broken = true;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     if (s->capture) {
         double_add_node(s->capture, work, accesses, &s->captured);
         set_put(&s->captured, s->capture->count - 1);
@@ -130,7 +134,7 @@ static void run_work(struct work *w)
         rc = emulate_launch(w->function->module->library, &w->launch, w->function->name, w->pointer,
                             EMULATE_SHUFFLED);
     else if (w->kind == REF)
-        rc = mgpu_backend_run(&mgpu_backend_ref, w->ref.node, w->ref.in, w->ref.out);
+        rc = double_run_ref(&w->ref);
     else if (w->kind == COPY)
         run_copy(&w->copy);
     else

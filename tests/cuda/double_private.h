@@ -48,7 +48,8 @@ struct dag {
     int count;
     struct node **node;
     struct set done;
-    bool ended; /* a capture that is complete */
+    bool ended;  /* a capture that is complete */
+    bool broken; /* one in which a call was refused */
 };
 
 struct CUstream_st {
@@ -91,6 +92,7 @@ struct block {
 
 struct double_gpu {
     pthread_mutex_t lock;
+    struct mgpu_cuda_driver driver;
     int gpus, version;
     int64_t bytes, used;
     struct dag now;
@@ -103,10 +105,11 @@ struct double_gpu {
     uint64_t seed;
     int complaints, drop;
     float elapsed; /* what lies between any two events, in milliseconds */
-    bool busy, no_capture;
+    bool busy;
+    int no_capture;   /* work of a capture that is refused; -1: none */
     CUresult wait_result; /* of waits for events */
-    int streams_left;     /* that can be made; -1: any number */
-    const int *sm;        /* to compile for */
+    int streams_left; /* that can be made; -1: any number */
+    const int *sm;    /* to compile for */
     int sms;
     struct double_kernels kernels;
     char complaint[512];
@@ -152,6 +155,11 @@ CUresult double_submit(CUstream stream, const struct work *work, const struct ac
 
 /* Runs what is in the set, each time one of those that may be next. */
 void double_run_set(const struct set *wanted);
+
+/* ---- double_library.c: in place of NVIDIA's libraries ---- */
+
+void double_make_library(void);
+int double_run_ref(const struct standing_in *node);
 
 /* ---- double_driver.c, double_compiler.c: in place of NVIDIA's ---- */
 extern const struct mgpu_cuda_driver double_driver;

@@ -2,6 +2,7 @@
  * moved, that candidates are timed once, on memory of their own, and the fastest is kept on disk
  * and found again; and what is refused. cuDNN's plans are real, running them and the time they take
  * are not: that is the double's (double.h). */
+#define CUDNN_WARN_DEPRECATED /* no function of cuDNN's that is called may be deprecated */
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/library_kernels.h"
 #include "runtime/cuda/library_private.h"
@@ -86,14 +87,22 @@ static cudnnStatus_t set_stream(cudnnHandle_t handle, cudaStream_t stream)
     return CUDNN_STATUS_SUCCESS;
 }
 
-static int open_library(struct mgpu_library **l)
+static int open_gpu(struct mgpu_library **l, const char *gpu, struct mgpu_library_options o)
 {
     static char text[8192];
-    FILE *file = fopen("tests/cuda/gpus/h100.json", "r");
+    char path[256];
+    memset(text, 0, sizeof text);
+    snprintf(path, sizeof path, "tests/cuda/gpus/%s.json", gpu);
+    FILE *file = fopen(path, "r");
     CHECK(file && fread(text, 1, sizeof text - 1, file) > 0);
     fclose(file);
-    struct mgpu_library_options o = {.properties = text, .tf32 = true};
-    MGPU_TRY(mgpu_library_open(l, &o));
+    o.properties = text;
+    return mgpu_library_open(l, &o);
+}
+
+static int open_library(struct mgpu_library **l)
+{
+    MGPU_TRY(open_gpu(l, "h100", (struct mgpu_library_options){.tf32 = true}));
     set = (*l)->dnn.api.cudnnBackendSetAttribute;
     (*l)->dnn.api.cudnnBackendSetAttribute = note;
     (*l)->dnn.api.cudnnBackendExecute = execute;
@@ -229,6 +238,37 @@ static int64_t prepare(struct mgpu_library *l, const struct mgpu_node *node, cha
     return workspace;
 }
 
+static size_t no_version(void)
+{
+    return 1;
+}
+
+/* What was the fastest is found again by another process, but not for another GPU, nor where other
+ * engines may be taken, nor by another version of a library. */
+static void check_remembered(struct mgpu_library *l, const char *words)
+{
+    const struct mgpu_library_options o = l->options;
+    struct mgpu_library_options other[] = {o, o, o, o, o};
+    static const char *const gpus[] = {"h100", "h200", "h100", "h100", "h100"};
+    struct mgpu_library *with;
+    other[2].tf32 = !o.tf32;
+    other[3].exact = !o.exact;
+    other[4].deterministic = !o.deterministic;
+    for (int i = 0; i < 5; i++) {
+        CHECK_OK(open_gpu(&with, gpus[i], other[i]));
+        CHECK_(mgpu_library_remembered(with, words) == (i == 0 ? 2 : -1), "%d", i);
+        mgpu_library_close(with);
+    }
+    CHECK_OK(open_gpu(&with, "h100", o));
+    with->lt.cublasLtGetVersion = no_version;
+    CHECK(mgpu_library_remembered(with, words) == -1);
+    mgpu_library_close(with);
+    char version[32];
+    snprintf(version, sizeof version, "cuDNN %zu, ", l->dnn.api.cudnnGetVersion());
+    CHECK_(strstr(l->dnn.key, version) == l->dnn.key && strstr(l->dnn.key, "132 units"), "%s",
+           l->dnn.key);
+}
+
 /* As on a GPU: the library's handle is never looked at. */
 static void check_tuning(struct mgpu_library *l, const struct mgpu_node *node)
 {
@@ -248,10 +288,11 @@ static void check_tuning(struct mgpu_library *l, const struct mgpu_node *node)
     int64_t workspace = prepare(l, node, words);
     CHECK(given.plans == 7 && given.runs == 4 * 16 + 1 && mgpu_library_remembered(l, words) == 2);
     CHECK(prepare(l, node, words) == workspace && given.plans == 1 && given.runs == 0);
+    double_end(); /* all was freed; libraries are the real ones again */
+    check_remembered(l, words);
     l->dnn.handle = NULL;
     timed = NULL;
     l->driver.cuCtxSetCurrent(NULL);
-    double_end(); /* all was freed */
     CHECK_(!double_complaints(), "%s", double_complaint());
 }
 

@@ -321,29 +321,6 @@ static void test_passes(const char *optimizer, const char *group, int passes)
     CHECK_(!double_complaints(), "%s", double_complaint());
 }
 
-static int notes;
-
-static void count_note(void *context, const char *text)
-{
-    (void)context;
-    notes += strstr(text, "cannot be captured") != NULL;
-}
-
-static void test_no_capture(void)
-{
-    struct tiny_result got;
-    struct mgpu_options o = options(two);
-    int launched = double_count().launched;
-    mgpu_set_warning(count_note, NULL);
-    double_no_capture(true);
-    tiny_train(&got, model, &o, weights, 3);
-    double_no_capture(false);
-    mgpu_set_warning(NULL, NULL);
-    check_right("without capture", &got);
-    CHECK(notes == 1 && double_count().launched == launched);
-    CHECK_(!double_complaints(), "%s", double_complaint());
-}
-
 /* ---- Broken on purpose ----------------------------------------------------------------------- */
 
 /* The last of `steps` steps without one of its waits (-1: with all); how many it has. Whether that
@@ -519,32 +496,6 @@ static void test_no_kernel(void)
     double_begin(1, INT64_C(1) << 30);
 }
 
-/* More weights than a kernel takes operands, clipped by the norm of all. */
-static void test_many_weights(void)
-{
-    enum { LAYERS = 2 * MGPU_MAX_INPUTS + 1, LINE = 100 };
-    char text[LAYERS * LINE] = "input x float N 4\n";
-    struct tiny_result got, cpu;
-    const struct tiny_weight ends[] = {{"w0", 16}, {"w32", 16}};
-    struct mgpu_options o = options("cpu:0");
-    size_t n = strlen(text);
-    for (int i = 0; i < LAYERS; i++)
-        n += (size_t)snprintf(text + n, LINE,
-                              "init w%d float 4 4 = 1 0 0 .2 .1 1 0 0 0 .3 1 0 0 0 "
-                              "-.2 1\nh%d = MatMul(%s%.0d, w%d)\n",
-                              i, i + 1, i ? "h" : "x", i, i);
-    snprintf(text + n, LINE, "output h%d float N 4\n", LAYERS);
-    const char *deep = tiny_model(text);
-    o.optimizer = "sgd,lr=0.1";
-    o.clip_norm = 0.05;
-    tiny_train(&cpu, deep, &o, ends, 2);
-    o.devices = two;
-    tiny_train(&got, deep, &o, ends, 2);
-    CHECK_(tiny_difference(&got, &cpu) < 1e-5, "off by %.1e (%s)", tiny_difference(&got, &cpu),
-           got.error);
-    CHECK_(!double_complaints(), "%s", double_complaint());
-}
-
 /* The message of the CPU, and weights as they were. */
 static void test_not_finite(const char *devices)
 {
@@ -636,7 +587,6 @@ int main(void)
     test_passes("sgd,lr=0.1,momentum=0.9", NULL, 1);
     test_passes("adagrad,lr=0.1", "a,lr=0.2", 1);
     test_passes("lamb,lr=0.1", NULL, 0);
-    test_no_capture();
     test_dropped_events(1, false, 10);
     test_dropped_events(2, false, 10); /* captured, its inputs ahead */
     test_dropped_events(3, true, 5);   /* a launch, behind the one before */
@@ -650,7 +600,6 @@ int main(void)
     test_memory();
     test_few_streams();
     test_no_kernel();
-    test_many_weights();
     double_end();
     CHECK_(!double_complaints(), "%s", double_complaint());
     tiny_end();

@@ -6,6 +6,7 @@
 #include "runtime/ref/ref.h"
 #include "tests/cpu/kernel_check.h"
 #include "tests/emit/emulate.h"
+#include "tests/emit/lay.h"
 #include "tests/ops/op_case.h"
 #include "tests/test.h"
 
@@ -188,15 +189,8 @@ static double limit_of(enum mgpu_dtype type)
 /* The contents of a plain [N,C,S...] as v lies. */
 static void *laid(const struct mgpu_value *v, const void *plain)
 {
-    size_t size = mgpu_dtype_size(v->type), count = (size_t)mgpu_value_count(v);
-    size_t C = v->block ? (size_t)v->block : 1, places = 1;
-    char *to = mgpu_xcalloc(count + 1, size);
-    for (int k = 2; k < v->rank && v->block; k++)
-        places *= (size_t)v->dims[k].value;
-    for (size_t i = 0; i < count; i++) {
-        size_t n = i / (C * places), c = i / places % C, s = i % places;
-        memcpy(to + ((n * places + s) * C + c) * size, (const char *)plain + i * size, size);
-    }
+    void *to = mgpu_xcalloc((size_t)mgpu_value_bytes(v) + 1, 1);
+    lay_channels(v, to, plain, true);
     return to;
 }
 

@@ -1,7 +1,8 @@
 /* case-run [--devices LIST] [--precision f32|f64] [--steps N] [--defaults] [--fast] FOLDER...
  *
  * Runs case folders and prints how far the numbers are from the answers. MGPU_CHECK=double in the
- * environment: `cuda:0` is a GPU that there is not (tests/cuda/double.h). */
+ * environment: `cuda:0` is a GPU that there is not (tests/cuda/double.h), with "double h100" one
+ * whose nodes and layouts are those of an H100. */
 #include "runtime/executor/devices.h"
 #include "tests/cuda/double.h"
 #include "tests/golden/case_run.h"

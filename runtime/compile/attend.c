@@ -245,18 +245,6 @@ static bool find(const struct search *s, const struct mgpu_node *softmax, struct
     return m->q && m->k && m->v;
 }
 
-/* The new node gives `y` from now on; the old one what nobody reads. */
-static void give(struct mgpu_value *y, struct mgpu_value *made)
-{
-    struct mgpu_value old = *y;
-    y->producer = made->producer;
-    y->output = made->output;
-    y->producer->output[y->output] = y;
-    made->producer = old.producer;
-    made->output = old.output;
-    made->producer->output[made->output] = made;
-}
-
 /* The mask as numbers that are added to the scores. */
 static struct mgpu_value *added(const struct search *s, const struct match *m)
 {
@@ -282,7 +270,7 @@ static int fuse(const struct search *s, const struct match *m)
     struct mgpu_value *y = m->inside && !m->turned ? mgpu_transpose(s->g, out[0], inside) : out[0];
     if (!y)
         return mgpu_build_error();
-    give(m->y, y);
+    mgpu_graph_give(m->y, y);
     return 0;
 }
 

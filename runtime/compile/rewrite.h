@@ -42,6 +42,10 @@ int mgpu_fuse_attention(struct mgpu_graph *g, bool library);
  * there have behind them (gelu.c). */
 void mgpu_fuse_gelu(struct mgpu_graph *g);
 
+/* The same, of a graph without a gradient: convolutions take the normalisation with stored
+ * statistics behind them into their weights, where that saves a pass (fold_norms.c). */
+int mgpu_fold_norms(struct mgpu_graph *g);
+
 /* Adds to the plan what stacks the equal towers of a forward graph: nodes of the same weights, and
  * behind them nodes without weights that take only those. `g` is changed (equal nodes become one).
  * Linear in its nodes, but for the levels that towers are compared at. */

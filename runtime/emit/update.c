@@ -1,13 +1,21 @@
-/* Optimizer steps, one pass over weight, gradient and state. What each kind and style computes
- * stands beside ref's kernel (runtime/ref/update.c). What is the same for all elements is computed
- * by each thread in double, from the step scalars; the elements in w's type. */
+/* Optimizer steps, one launch that passes over weight, gradient and state once; lamb, whose step
+ * depends on two norms of the whole tensor, takes two and reads them twice. What each kind and
+ * style computes stands beside ref's kernel (runtime/ref/update.c). What is the same for all
+ * elements is computed by each thread in double, from the step scalars; the elements in w's type.
+ */
 #include "runtime/ops/update.h"
 #include "runtime/emit/writer.h"
 
 #include <math.h>
 
 enum { W, G, STEP, LR_FACTOR, COEFFICIENT, STATE };
-enum { SUM_THREADS = 256, SUM_BLOCKS = 256, SUM_EACH = 8 };
+enum {
+    THREADS = 256,
+    MOST_BLOCKS = 4096,
+    MOST_MOVES = 1024,   /* of lamb: each block adds up the norms first */
+    MOST_SUMS = THREADS, /* which takes a thread for each */
+    SUM_EACH = 8,
+};
 
 static const struct mgpu_update_attrs *attrs_of(const struct mgpu_writer *w)
 {
@@ -167,13 +175,30 @@ static void write_adagrad(struct mgpu_writer *w, const char *real, const char *s
     mgpu_write(w, inside ? "sqrt%s(m + eps);\n" : "(sqrt%s(m) + eps);\n", suffix);
 }
 
-/* ---- lamb: moments and norms, their sum, the move ----------------------------------------------
+static int64_t blocks_for(int64_t count, int64_t most)
+{
+    int64_t blocks = (count + THREADS - 1) / THREADS;
+    return blocks < most ? blocks : most;
+}
+
+/* The rule is computed once for the elements of a thread. */
+static void open_elements(struct mgpu_writer *w, int64_t count, int64_t blocks)
+{
+    write_rule(w);
+    mgpu_write(w, "    for (i64 i = (i64)blockIdx.x * %d + threadIdx.x; i < %lld; i += %lld) {\n",
+               THREADS, (long long)count, (long long)(blocks * THREADS));
+}
+
+/* ---- lamb --------------------------------------------------------------------------------------
+ *
+ * The moments, and a part of both norms for each block; then the move, before which every block
+ * adds up the parts: at most MOST_SUMS pairs, in the same order everywhere.
  */
 
 static int64_t sum_blocks(int64_t count)
 {
-    int64_t blocks = (count + SUM_THREADS * SUM_EACH - 1) / (SUM_THREADS * SUM_EACH);
-    return blocks < 1 ? 1 : blocks > SUM_BLOCKS ? SUM_BLOCKS : blocks;
+    int64_t blocks = (count + THREADS * SUM_EACH - 1) / (THREADS * SUM_EACH);
+    return blocks < 1 ? 1 : blocks > MOST_SUMS ? MOST_SUMS : blocks;
 }
 
 /* `u`, the direction, from the new moments. */
@@ -184,16 +209,12 @@ static void write_direction(struct mgpu_writer *w, const char *real, const char 
                decoupled(w) ? "" : " + weight_decay * v");
 }
 
-static void emit_lamb(struct mgpu_writer *w, const char *real, const char *suffix)
+static void emit_lamb_norms(struct mgpu_writer *w, const char *real, const char *suffix)
 {
     int64_t count = mgpu_value_count(w->node->input[W]), blocks = sum_blocks(count);
-    w->result->workspace = 2 * (blocks + 1) * (int64_t)sizeof(double);
-    mgpu_write_kernel(w, blocks, SUM_THREADS, true);
-    write_rule(w);
-    mgpu_write(w,
-               "    double w2 = 0, u2 = 0;\n    for (i64 i = (i64)blockIdx.x * %d + threadIdx.x; i "
-               "< %lld; i += %lld) {\n",
-               SUM_THREADS, (long long)count, (long long)(blocks * SUM_THREADS));
+    mgpu_write_kernel(w, blocks, THREADS, true);
+    mgpu_write(w, "    double w2 = 0, u2 = 0;\n");
+    open_elements(w, count, blocks);
     write_load(w, 2);
     mgpu_write(w, "    m = b1 * m + fresh1 * g;\n    s = b2 * s + fresh2 * g * g;\n");
     mgpu_write(w, "    STORE_%s(y1, i, m);\n    STORE_%s(y2, i, s);\n",
@@ -202,38 +223,30 @@ static void emit_lamb(struct mgpu_writer *w, const char *real, const char *suffi
     write_direction(w, real, suffix);
     mgpu_write(w, "    w2 += (double)v * v;\n    u2 += (double)u * u;\n    }\n    w2 = "
                   "block_add(w2);\n    u2 = block_add(u2);\n    if (threadIdx.x == 0) {\n        "
-                  "((double *)work)[2 + 2 * blockIdx.x] = w2;\n        ((double *)work)[3 + 2 * "
-                  "blockIdx.x] = u2;\n    }\n}\n");
-    mgpu_write_kernel(w, 1, SUM_THREADS, true);
-    mgpu_write(w,
-               "    double *sums = (double *)work, w2 = 0, u2 = 0;\n    if (threadIdx.x < %lld) {\n"
-               "        w2 = sums[2 + 2 * threadIdx.x];\n        u2 = sums[3 + 2 * "
-               "threadIdx.x];\n    }\n    w2 = block_add(w2);\n    u2 = block_add(u2);\n    if "
-               "(threadIdx.x == 0)\n        sums[0] = w2 > 0 && u2 > 0 ? sqrt(w2) / sqrt(u2) : "
-               "1;\n}\n",
-               (long long)blocks);
-    mgpu_write_kernel_each(w, count);
-    write_rule(w);
+                  "((double *)work)[2 * blockIdx.x] = w2;\n        ((double *)work)[2 * "
+                  "blockIdx.x + 1] = u2;\n    }\n}\n");
+}
+
+static void emit_lamb_move(struct mgpu_writer *w, const char *real, const char *suffix)
+{
+    int64_t count = mgpu_value_count(w->node->input[W]), blocks = blocks_for(count, MOST_MOVES);
+    mgpu_write_kernel(w, blocks, THREADS, true);
+    mgpu_write(
+        w,
+        "    const int there = threadIdx.x < %lld;\n    const double *sums = (const double "
+        "*)work + 2 * threadIdx.x;\n    const double w2 = block_add(there ? sums[0] : 0), u2 "
+        "= block_add(there ? sums[1] : 0);\n    const double trust = w2 > 0 && u2 > 0 ? "
+        "sqrt(w2) / sqrt(u2) : 1;\n",
+        (long long)sum_blocks(count));
+    open_elements(w, count, blocks);
     write_load(w, 2);
     mgpu_write(w, "    m = LOAD_%s(y1, i);\n    s = LOAD_%s(y2, i);\n",
                mgpu_dtype_name(w->node->output[1]->type),
                mgpu_dtype_name(w->node->output[2]->type));
     write_direction(w, real, suffix);
-    mgpu_write(w, "    v -= (%s)(rate_of_step * ((const double *)work)[0]) * u;\n", real);
+    mgpu_write(w, "    v -= (%s)(rate_of_step * trust) * u;\n", real);
     write_store_weight(w);
-    mgpu_write(w, "}\n");
-}
-
-/* The rule is computed once for the elements of a thread. */
-static void open_elements(struct mgpu_writer *w, int64_t count)
-{
-    enum { THREADS = 256, MOST_BLOCKS = 4096 };
-    int64_t blocks = (count + THREADS - 1) / THREADS;
-    blocks = blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS;
-    mgpu_write_kernel(w, blocks, THREADS, false);
-    write_rule(w);
-    mgpu_write(w, "    for (i64 i = (i64)blockIdx.x * %d + threadIdx.x; i < %lld; i += %lld) {\n",
-               THREADS, (long long)count, (long long)(blocks * THREADS));
+    mgpu_write(w, "    }\n}\n");
 }
 
 static void emit(struct mgpu_writer *w)
@@ -243,11 +256,15 @@ static void emit(struct mgpu_writer *w)
     const char *suffix = mgpu_math_suffix(w->node->input[W]->type);
     double start[3];
     int states = mgpu_update_states(a, start);
+    int64_t count = mgpu_value_count(w->node->input[W]), blocks = blocks_for(count, MOST_BLOCKS);
     if (a->kind == MGPU_LAMB) {
-        emit_lamb(w, real, suffix);
+        w->result->workspace = 2 * sum_blocks(count) * (int64_t)sizeof(double);
+        emit_lamb_norms(w, real, suffix);
+        emit_lamb_move(w, real, suffix);
         return;
     }
-    open_elements(w, mgpu_value_count(w->node->input[W]));
+    mgpu_write_kernel(w, blocks, THREADS, false);
+    open_elements(w, count, blocks);
     write_load(w, states);
     if (a->kind == MGPU_SGD)
         write_sgd(w, states);
@@ -271,7 +288,7 @@ static void emit_norm(struct mgpu_writer *w)
     for (int k = 0; k < node->inputs; k++)
         blocks += sum_blocks(mgpu_value_count(node->input[k]));
     w->result->workspace = blocks * (int64_t)sizeof(double);
-    mgpu_write_kernel(w, blocks, SUM_THREADS, true);
+    mgpu_write_kernel(w, blocks, THREADS, true);
     mgpu_write(w, "    double sum = 0;\n");
     for (int k = 0; k < node->inputs; k++) {
         int64_t count = mgpu_value_count(node->input[k]), own = sum_blocks(count);
@@ -279,19 +296,18 @@ static void emit_norm(struct mgpu_writer *w)
                    "    if (blockIdx.x >= %lld && blockIdx.x < %lld)\n        for (i64 i = (i64)"
                    "(blockIdx.x - %lld) * %d + threadIdx.x; i < %lld; i += %lld) {\n            "
                    "const double v = LOAD_%s(x%d, i);\n            sum += v * v;\n        }\n",
-                   (long long)at, (long long)(at + own), (long long)at, SUM_THREADS,
-                   (long long)count, (long long)(own * SUM_THREADS),
-                   mgpu_dtype_name(node->input[k]->type), k);
+                   (long long)at, (long long)(at + own), (long long)at, THREADS, (long long)count,
+                   (long long)(own * THREADS), mgpu_dtype_name(node->input[k]->type), k);
         at += own;
     }
     mgpu_write(w, "    sum = block_add(sum);\n    if (threadIdx.x == 0)\n        ((double "
                   "*)work)[blockIdx.x] = sum;\n}\n");
-    mgpu_write_kernel(w, 1, SUM_THREADS, true);
+    mgpu_write_kernel(w, 1, THREADS, true);
     mgpu_write(w,
                "    double sum = 0;\n    for (i64 i = threadIdx.x; i < %lld; i += %d)\n        sum "
                "+= ((const double *)work)[i];\n    sum = block_add(sum);\n    if (threadIdx.x == "
                "0)\n        y0[0] = sqrt(sum);\n}\n",
-               (long long)blocks, SUM_THREADS);
+               (long long)blocks, THREADS);
 }
 
 const struct mgpu_emitter mgpu_emit_update[] = {

@@ -184,6 +184,16 @@ static int fuse_attention(struct mgpu_graph *g, const struct mgpu_trainer *t)
     return cpus || library ? mgpu_fuse_attention(g, library) : 0;
 }
 
+/* Float16 does not hold every product of a weight and what a channel is multiplied by. On several
+ * places the convolution's weights lie where it is, which need not be where its normalisation is.
+ */
+static bool folds_norms(const struct mgpu_trainer *t, enum mgpu_mode mode,
+                        const struct mgpu_plan *plan)
+{
+    bool infers = mode == MGPU_MODE_PREDICT || mode == MGPU_MODE_EVALUATE;
+    return infers && !on_cpus(t) && t->half != MGPU_FLOAT16 && (!plan || plan->places == 1);
+}
+
 /* Accumulation, clipping by the norm of all gradients and what may come out as if a step had not
  * been need them all at its end; GPUs update many weights in one launch there. */
 bool mgpu_updates_early(const struct mgpu_trainer *t)
@@ -203,6 +213,8 @@ int mgpu_build_graph(struct mgpu_graph **out, struct mgpu_trainer *t, enum mgpu_
         rc = fuse_attention(*out, t);
     if (rc == 0 && !on_cpus(t))
         mgpu_fuse_gelu(*out);
+    if (rc == 0 && folds_norms(t, mode, plan))
+        rc = mgpu_fold_norms(*out);
     if (rc == 0)
         rc = fill_graph(*out, t, mode, plan);
     (*out)->updates_early = mode == MGPU_MODE_TRAIN && mgpu_updates_early(t);

@@ -273,6 +273,17 @@ void mgpu_graph_sort(struct mgpu_graph *g)
     free(s.input);
 }
 
+void mgpu_graph_give(struct mgpu_value *v, struct mgpu_value *made)
+{
+    struct mgpu_value old = *v;
+    v->producer = made->producer;
+    v->output = made->output;
+    v->producer->output[v->output] = v;
+    made->producer = old.producer;
+    made->output = old.output;
+    made->producer->output[made->output] = made;
+}
+
 bool mgpu_graph_set_batch(struct mgpu_graph *g, int64_t batch)
 {
     for (int i = 0; i < g->value_count; i++)

@@ -166,6 +166,10 @@ void mgpu_graph_prune(struct mgpu_graph *g);
  * made. What nothing needs comes last. */
 void mgpu_graph_sort(struct mgpu_graph *g);
 
+/* The node that made the result `made` gives the result `v` from now on, which nodes read already;
+ * the one that gave it gives `made`. Sort the graph then. */
+void mgpu_graph_give(struct mgpu_value *v, struct mgpu_value *made);
+
 /* Gives all shapes another batch. Attributes and constants keep what they hold, so the graph is
  * good for what goes by shapes only (costs), not to be run. False: some size does not follow from
  * the batch in a way that is known, and nothing is changed. */

@@ -1,6 +1,6 @@
-/* What training steps should take on a GPU that is not here: the nodes that a step runs there, as
- * they are fused and laid out for it, against the planner's tables. tests/bench/gpu.md has what it
- * prints.
+/* What steps of training and of evaluation should take on a GPU that is not here: the nodes that a
+ * step runs there, as they are fused and laid out for it, against the planner's tables.
+ * tests/bench/gpu.md has what it prints.
  *
  *     build/bench_gpu_predictions [KIND [NETWORK]]      h100, or another of tests/cuda/gpus
  *
@@ -107,7 +107,8 @@ static struct sums add_up(const struct mgpu_device_kind *kind, const struct mgpu
     return s;
 }
 
-static void predict(const struct mgpu_device_kind *kind, const char *properties, int i, int p)
+static void predict(const struct mgpu_device_kind *kind, const char *properties,
+                    enum mgpu_mode mode, int i, int p)
 {
     struct mgpu_options o = MGPU_OPTIONS;
     struct mgpu_trainer *t;
@@ -129,8 +130,8 @@ static void predict(const struct mgpu_device_kind *kind, const char *properties,
                                                           .tf32 = rate != MGPU_RATE_F32,
                                                           .exact = rate == MGPU_RATE_F32}));
     mgpu_library_enter(library);
-    must(mgpu_build_typed(&g, t, MGPU_MODE_TRAIN, o.batch, NULL));
-    must(t->half ? mgpu_store_rounded(g, t->half, true, NULL) : 0);
+    must(mgpu_build_typed(&g, t, mode, o.batch, NULL));
+    must(t->half ? mgpu_store_rounded(g, t->half, mode == MGPU_MODE_TRAIN, NULL) : 0);
     must(mgpu_optimize(g, &mgpu_backend_cuda));
     mgpu_graph_prune(g);
     struct sums s = add_up(kind, g, rate);
@@ -160,26 +161,35 @@ static char *read_text(const char *path)
     return text;
 }
 
+static void predict_network(const struct mgpu_device_kind *kind, const char *properties,
+                            enum mgpu_mode mode, int i)
+{
+    char path[300];
+    const struct bench_model *m = bench_model_find(networks[i].name);
+    bench_model_write(m, 1, folder);
+    for (int p = 0; p < 3; p++)
+        predict(kind, properties, mode, i, p);
+    snprintf(path, sizeof path, "%s/%s.onnx", folder, m->name);
+    unlink(path);
+    for (int k = 0; k < m->inputs; k++) {
+        snprintf(path, sizeof path, "%s/%s.%s.npy", folder, m->name, m->input[k].name);
+        unlink(path);
+    }
+}
+
 static int predict_all(const struct mgpu_device_kind *kind, const char *properties,
                        const char *only)
 {
-    puts("| network | batch | precision | nodes | GFLOP | GB | passes | GB of updates | roof ms | "
-         "predicted ms | samples/s | MFU % |\n"
-         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
-    for (size_t i = 0; i < sizeof networks / sizeof *networks; i++) {
-        char path[300];
-        const struct bench_model *m = bench_model_find(networks[i].name);
-        if (only && strcmp(only, m->name))
-            continue;
-        bench_model_write(m, 1, folder);
-        for (int p = 0; p < 3; p++)
-            predict(kind, properties, (int)i, p);
-        snprintf(path, sizeof path, "%s/%s.onnx", folder, m->name);
-        unlink(path);
-        for (int k = 0; k < m->inputs; k++) {
-            snprintf(path, sizeof path, "%s/%s.%s.npy", folder, m->name, m->input[k].name);
-            unlink(path);
-        }
+    static const enum mgpu_mode modes[] = {MGPU_MODE_TRAIN, MGPU_MODE_EVALUATE};
+    for (int k = 0; k < 2; k++) {
+        puts(k == 0 ? "Training:\n" : "\nEvaluation:\n");
+        puts(
+            "| network | batch | precision | nodes | GFLOP | GB | passes | GB of updates | roof ms "
+            "| predicted ms | samples/s | MFU % |\n"
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+        for (size_t i = 0; i < sizeof networks / sizeof *networks; i++)
+            if (!only || !strcmp(only, networks[i].name))
+                predict_network(kind, properties, modes[k], (int)i);
     }
     return EXIT_SUCCESS;
 }

@@ -57,6 +57,40 @@ static struct mgpu_check_input operand(int64_t count, double low, double high)
         .rank = 1, .dims = {count}, .batch_axis = -1, .low = low, .high = high, .constant = true};
 }
 
+/* The launches of an update with a coefficient, the stop and, of that type, a rounded weight. */
+static int launches_of(struct mgpu_update_attrs a, enum mgpu_dtype rounded)
+{
+    struct mgpu_graph *g = mgpu_graph_new();
+    struct mgpu_dim dims[] = {mgpu_dim_const(1 << 20)};
+    struct mgpu_value *out[MGPU_UPDATE_ROUNDED + 1], *in[8];
+    struct mgpu_emitted emitted;
+    double start[3];
+    int states = mgpu_update_states(&a, start);
+    for (int i = 0; i < 5 + states; i++)
+        in[i] = i >= 2 && i < 5 ? mgpu_graph_input(g, "scalar", MGPU_DOUBLE, 0, NULL)
+                                : mgpu_graph_input(g, "array", MGPU_FLOAT, 1, dims);
+    a.rounded = rounded;
+    CHECK_OK(mgpu_graph_node(g, &mgpu_op_update, &a, 5 + states, in,
+                             rounded ? MGPU_UPDATE_ROUNDED + 1 : 1 + states, out));
+    mgpu_emit(&emitted, out[0]->producer, "k", true);
+    int launches = emitted.launches;
+    mgpu_emitted_free(&emitted);
+    mgpu_graph_free(g);
+    return launches;
+}
+
+/* One takes off the scale, clips, moves and rounds; lamb needs norms first. */
+static void check_launches(void)
+{
+    static const enum mgpu_dtype rounded[] = {MGPU_UNDEFINED, MGPU_BFLOAT16, MGPU_FLOAT16};
+    for (int i = 0; i < OPTIMIZERS; i++)
+        for (int k = 0; k < 3; k++) {
+            int launches = launches_of(optimizers[i], rounded[k]);
+            CHECK_(launches == (optimizers[i].kind == MGPU_LAMB ? 2 : 1), "optimizer %d: %d", i,
+                   launches);
+        }
+}
+
 static void check_optimizers(void)
 {
     static struct mgpu_update_attrs attrs[OPTIMIZERS];
@@ -335,6 +369,7 @@ int main(void)
 {
     check_operators();
     check_places();
+    check_launches();
     if (!emit_check_wanted() && !emulate_possible()) {
         fprintf(stderr, "skipped: no C compiler, or the thread sanitizer\n");
         return 77;

@@ -132,10 +132,8 @@ static void compare(int k, const char *cpus, const char *devices, const char *pr
 
 int main(void)
 {
-    if (!double_possible()) {
-        fprintf(stderr, "skipped: no C compiler, or the thread sanitizer\n");
+    if (double_skipped())
         return 77;
-    }
     double_begin(1, INT64_C(1) << 30);
     tiny_begin();
     data = tiny_list(tiny_noise("x", 3, 4, (int64_t[]){SAMPLES, 3, 6, 6}),

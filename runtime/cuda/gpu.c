@@ -13,7 +13,7 @@
 
 static int take_context(struct mgpu_gpu *gpu, bool tf32)
 {
-    struct mgpu_library_options options = {.exact = true, .tf32 = tf32};
+    struct mgpu_library_options options = {.sm = gpu->sm, .exact = true, .tf32 = tf32};
     GPU_TRY(gpu, cuDeviceGet, (&gpu->device, gpu->index));
     GPU_TRY(gpu, cuDevicePrimaryCtxRetain, (&gpu->context, gpu->device));
     MGPU_TRY(mgpu_gpu_enter(gpu));

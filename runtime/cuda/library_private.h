@@ -17,6 +17,8 @@ struct mgpu_library {
     struct mgpu_cuda_driver driver;   /* only for running */
     struct mgpu_cuda_lt lt;
     cublasLtHandle_t lt_handle; /* NULL: nothing can run */
+    CUmodule module;
+    CUfunction mover; /* of moves.h; NULL: nobody wanted it yet */
 };
 
 struct mgpu_library_call {

@@ -13,8 +13,8 @@
  * reads it after that); else backward runs forward again. Without the operator's there is no
  * gradient, and forward runs as inference, which needs none. cuDNN has no clip, peepholes, other
  * activations, or a GRU that resets before its product; and it takes sequence lengths from the
- * host, so that only whole sequences remain. Gradients of operands that are absent are not written:
- * nobody can want them. */
+ * host, so that only whole sequences remain: the rest is generated (runtime/emit/rnn.c). Gradients
+ * of operands that are absent are not written: nobody can want them. */
 #include "runtime/base/status.h"
 #include "runtime/cuda/library_private.h"
 #include "runtime/cuda/moves.h"

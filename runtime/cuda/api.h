@@ -36,9 +36,7 @@
     F(cuMemcpyDtoHAsync)                                                                           \
     F(cuMemcpyDtoDAsync)                                                                           \
     F(cuMemcpy2DAsync)                                                                             \
-    F(cuMemcpy3DAsync)                                                                             \
     F(cuMemsetD8Async)                                                                             \
-    F(cuMemsetD32Async)                                                                            \
     F(cuStreamCreateWithPriority)                                                                  \
     F(cuStreamDestroy)                                                                             \
     F(cuStreamSynchronize)                                                                         \

@@ -1,20 +1,23 @@
 /* rnn and rnn_grad through cuDNN's recurrent layers.
  *
- * Weights lie in a space of cuDNN's own, gate by gate; they are copied there before every run, and
- * their gradients back. What differs from ONNX:
+ * Weights lie in a space of cuDNN's own, gate by gate. What differs from ONNX:
  *
  *     gates     ours i o f c, z r h     cuDNN's i f c o, r z h
  *     y         ours [T,D,N,H]          cuDNN's [T,N,D*H]
- *     reverse   none alone: the steps are copied in reverse order
+ *     reverse   none alone: the steps are moved in reverse order
+ *
+ * All of it is moved in one launch before cuDNN runs and one behind it (moves.h): to LSTM weights
+ * alone a copy for each gate would be 16, and to a sequence in reverse one for each step.
  *
  * The reserve is kept in the operator's where cuDNN's fits there (backward writes to it, and nobody
  * reads it after that); else backward runs forward again. Without the operator's there is no
  * gradient, and forward runs as inference, which needs none. cuDNN has no clip, peepholes, other
  * activations, or a GRU that resets before its product; and it takes sequence lengths from the
- * host, so that only whole sequences remain. Gradients of operands that are absent are not written:
- * nobody can want them. */
+ * host, so that only whole sequences remain: the rest is generated (runtime/emit/rnn.c). Gradients
+ * of operands that are absent are not written: nobody can want them. */
 #include "runtime/base/status.h"
 #include "runtime/cuda/library_private.h"
+#include "runtime/cuda/moves.h"
 #include "runtime/ops/rnn.h"
 
 #include <stdlib.h>
@@ -47,6 +50,7 @@ struct going {
     CUstream stream;
     void *const *operand;
     char *workspace;
+    struct mgpu_moves moves; /* that are to be done */
 };
 
 static const struct mgpu_value *input(const struct mgpu_node *node, int i)
@@ -221,6 +225,14 @@ static void place_parts(struct rnn *r, struct mgpu_library_call *call)
     }
 }
 
+/* Once for all layers; nothing runs without a GPU. */
+static int load_mover(struct mgpu_library *l)
+{
+    if (!l->dnn.handle || l->mover)
+        return 0;
+    return mgpu_moves_load(&l->module, &l->mover, &l->driver, l->options.sm);
+}
+
 static int prepare(struct mgpu_library_call *call)
 {
     const struct mgpu_node *node = call->node;
@@ -248,7 +260,7 @@ static int prepare(struct mgpu_library_call *call)
     MGPU_TRY(make_descriptors(r, call));
     MGPU_TRY(find_sizes(r, &call->library->dnn));
     place_parts(r, call);
-    return 0;
+    return load_mover(call->library);
 }
 
 static void release(struct mgpu_library_call *call)
@@ -276,63 +288,61 @@ static void *scratch(const struct going *g, int part)
     return g->r->at[part] < 0 ? NULL : g->workspace + g->r->at[part];
 }
 
-static int copy(const struct going *g, void *to, const void *from, int64_t bytes)
+static int64_t bytes_of_steps(const struct rnn *r, int64_t width)
 {
-    return mgpu_cuda_status(&g->library->driver,
-                            g->library->driver.cuMemcpyDtoDAsync((CUdeviceptr)to, (CUdeviceptr)from,
-                                                                 (size_t)bytes, g->stream),
-                            "cuMemcpyDtoDAsync");
+    return r->T * r->N * width * r->size;
 }
 
-static int fill(const struct going *g, void *at, unsigned value, size_t bytes)
+static void fill(struct going *g, void *at, unsigned value, int64_t bytes)
 {
-    return mgpu_cuda_status(
-        &g->library->driver,
-        g->library->driver.cuMemsetD32Async((CUdeviceptr)at, value, (bytes + 3) / 4, g->stream),
-        "cuMemsetD32Async");
+    mgpu_moves_add(&g->moves,
+                   (struct mgpu_move){.to = at, .value = value, .width = (bytes + 3) / 4 * 4});
 }
 
 /* The last step first. */
-static int reversed(const struct going *g, char *to, const char *from, int64_t width)
+static void reverse(struct going *g, void *to, const void *from, int64_t width)
 {
     int64_t step = g->r->N * width * g->r->size;
-    for (int64_t t = 0; t < g->r->T; t++)
-        MGPU_TRY(copy(g, to + t * step, from + (g->r->T - 1 - t) * step, step));
-    return 0;
+    mgpu_moves_add(&g->moves, (struct mgpu_move){.to = to,
+                                                 .from = (const char *)from + (g->r->T - 1) * step,
+                                                 .to_row = step,
+                                                 .from_row = -step,
+                                                 .width = step,
+                                                 .rows = g->r->T});
 }
 
-/* One direction: between [T,N,2,H] of cuDNN's and [T,2,N,H] of ours. */
-static int direction(const struct going *g, char *theirs, char *ours, int d, bool to_ours)
+/* Direction d: between [T,N,2,H] of cuDNN's and [T,2,N,H] of ours. */
+static void move_direction(struct going *g, char *theirs, char *ours, int d, bool to_ours)
 {
-    const struct rnn *r = g->r;
-    size_t row = (size_t)(r->H * r->size), rows = (size_t)r->N;
-    CUDA_MEMCPY3D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                       .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                       .srcDevice = (CUdeviceptr)(theirs + (size_t)d * row),
-                       .srcPitch = 2 * row,
-                       .srcHeight = rows,
-                       .dstDevice = (CUdeviceptr)(ours + (size_t)d * rows * row),
-                       .dstPitch = row,
-                       .dstHeight = 2 * rows,
-                       .WidthInBytes = row,
-                       .Height = rows,
-                       .Depth = (size_t)r->T};
-    CUDA_MEMCPY3D back = c;
-    back.srcDevice = c.dstDevice, back.srcPitch = c.dstPitch, back.srcHeight = c.dstHeight;
-    back.dstDevice = c.srcDevice, back.dstPitch = c.srcPitch, back.dstHeight = c.srcHeight;
-    return mgpu_cuda_status(&g->library->driver,
-                            g->library->driver.cuMemcpy3DAsync(to_ours ? &c : &back, g->stream),
-                            "cuMemcpy3DAsync");
+    int64_t row = g->r->H * g->r->size, rows = g->r->N;
+    struct mgpu_move there = {.to = theirs + d * row,
+                              .from = ours + d * rows * row,
+                              .to_row = 2 * row,
+                              .from_row = row,
+                              .to_block = 2 * rows * row,
+                              .from_block = 2 * rows * row,
+                              .width = row,
+                              .rows = rows,
+                              .blocks = g->r->T};
+    struct mgpu_move back = there;
+    back.to = ours + d * rows * row, back.to_row = there.from_row;
+    back.from = theirs + d * row, back.from_row = there.to_row;
+    mgpu_moves_add(&g->moves, to_ours ? back : there);
 }
 
 /* Y or its gradient, between ours and cuDNN's. */
-static int turn(const struct going *g, void *theirs, void *ours, bool to_ours)
+static void turn(struct going *g, void *theirs, void *ours, bool to_ours)
 {
     if (g->r->reverse)
-        return to_ours ? reversed(g, ours, theirs, g->r->H) : reversed(g, theirs, ours, g->r->H);
-    for (int d = 0; d < 2; d++)
-        MGPU_TRY(direction(g, theirs, ours, d, to_ours));
-    return 0;
+        reverse(g, to_ours ? ours : theirs, to_ours ? theirs : ours, g->r->H);
+    for (int d = 0; d < 2 && !g->r->reverse; d++)
+        move_direction(g, theirs, ours, d, to_ours);
+}
+
+static int move_all(struct going *g)
+{
+    return mgpu_prefix(mgpu_moves_run(g->library->mover, &g->library->driver, &g->moves, g->stream),
+                       "moving weights and steps");
 }
 
 /* ---- Weights --------------------------------------------------------------------------------- */
@@ -344,31 +354,35 @@ static int theirs_of(int64_t G, int64_t k)
     return G == 4 ? lstm[k] : G == 3 ? gru[k] : 0;
 }
 
-/* Between our weights and a space of cuDNN's; where one of ours is NULL it is left out. */
-static int move_gate(const struct going *g, void *space, char *w, char *b, int64_t d, int64_t k,
+/* Between one of ours and one of cuDNN's; ours NULL: it is left out. */
+static void move_part(struct going *g, void *theirs, char *ours, int64_t at, int64_t bytes,
+                      bool to_ours)
+{
+    struct mgpu_move m = {.width = bytes};
+    m.to = to_ours ? ours + at : theirs;
+    m.from = to_ours ? theirs : ours + at;
+    if (ours)
+        mgpu_moves_add(&g->moves, m);
+}
+
+static int move_gate(struct going *g, void *space, char *w, char *b, int64_t d, int64_t k,
                      bool recurrent, bool to_ours)
 {
     const struct rnn *r = g->r;
-    int64_t width = recurrent ? r->H : r->I, bytes = r->H * width * r->size;
+    int64_t vector_bytes = r->H * r->size, bytes = vector_bytes * (recurrent ? r->H : r->I);
     int lin = theirs_of(r->G, k) + (recurrent ? (int)r->G : 0);
     void *matrix = NULL, *vector = NULL;
     cudnnStatus_t s = g->library->dnn.api.cudnnGetRNNWeightParams(
         g->library->dnn.handle, r->rnn, (int32_t)d, r->weights, space, lin, r->matrix, &matrix,
         r->vector, &vector);
     MGPU_TRY(mgpu_dnn_status(&g->library->dnn.api, s, "finding the weights of a recurrent layer"));
-    if (w) {
-        char *ours = w + (d * r->G + k) * bytes;
-        MGPU_TRY(copy(g, to_ours ? ours : matrix, to_ours ? matrix : ours, bytes));
-    }
-    if (b) {
-        int64_t vector_bytes = r->H * r->size;
-        char *ours = b + ((2 * d + recurrent) * r->G + k) * vector_bytes;
-        MGPU_TRY(copy(g, to_ours ? ours : vector, to_ours ? vector : ours, vector_bytes));
-    }
+    move_part(g, matrix, w, (d * r->G + k) * bytes, bytes, to_ours);
+    move_part(g, vector, b, ((2 * d + recurrent) * r->G + k) * vector_bytes, vector_bytes, to_ours);
     return 0;
 }
 
-static int move_weights(const struct going *g, void *space, void *w, void *r, void *b, bool to_ours)
+/* Between our weights and a space of cuDNN's; where one of ours is NULL it is left out. */
+static int move_weights(struct going *g, void *space, void *w, void *r, void *b, bool to_ours)
 {
     for (int64_t d = 0; d < g->r->D; d++)
         for (int64_t k = 0; k < g->r->G; k++) {
@@ -380,94 +394,133 @@ static int move_weights(const struct going *g, void *space, void *w, void *r, vo
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
-/* Weights, lengths and, in reverse, the input's steps. */
-static int prepare_run(const struct going *g, void **x)
+/* Where cuDNN reads and writes. */
+struct places {
+    void *x, *y, *dy, *dx, *reserve;
+};
+
+static struct places places_of(const struct going *g)
 {
-    MGPU_TRY(move_weights(g, scratch(g, WEIGHTS), in(g, W), in(g, R), in(g, B), false));
-    MGPU_TRY(fill(g, scratch(g, LENGTH), (unsigned)g->r->T, sizeof(int32_t) * (size_t)g->r->N));
-    *x = g->r->reverse ? scratch(g, X_STEPS) : in(g, X);
-    return g->r->reverse ? reversed(g, *x, in(g, X), g->r->I) : 0;
+    const struct rnn *r = g->r;
+    bool back = r->backward;
+    void *kept = back ? in(g, RESERVE) : out(g, OUT_RESERVE);
+    return (struct places){.x = r->at[X_STEPS] < 0 ? in(g, X) : scratch(g, X_STEPS),
+                           .y = r->at[Y_STEPS] >= 0 ? scratch(g, Y_STEPS)
+                                : back              ? in(g, Y)
+                                                    : out(g, OUT_Y),
+                           .dy = r->at[DY_STEPS] < 0 && back ? in(g, DY) : scratch(g, DY_STEPS),
+                           .dx = r->at[DX_STEPS] < 0 && back ? out(g, DX) : scratch(g, DX_STEPS),
+                           .reserve = r->keeps ? kept : scratch(g, KEPT)};
 }
 
-static int run_layer(const struct going *g, const void *x, void *y, void *h, void *c, void *reserve)
+static bool wants_weights(const struct going *g)
+{
+    return out(g, DW) || out(g, DR) || out(g, DB);
+}
+
+/* What backward reads and adds to: Y with the reserve that belongs to it (where forward runs again
+ * it writes both), its gradient, and zeros for the weights' gradients. */
+static void move_for_backward(struct going *g, const struct places *p)
+{
+    const struct rnn *r = g->r;
+    if (r->keeps && p->y != in(g, Y))
+        turn(g, p->y, in(g, Y), false);
+    if (!in(g, DY))
+        fill(g, p->dy, 0, bytes_of_steps(r, r->D * r->H));
+    else if (p->dy != in(g, DY))
+        turn(g, p->dy, in(g, DY), false);
+    if (wants_weights(g))
+        fill(g, scratch(g, D_WEIGHTS), 0, (int64_t)r->weights);
+}
+
+static int move_before(struct going *g, const struct places *p)
+{
+    const struct rnn *r = g->r;
+    MGPU_TRY(move_weights(g, scratch(g, WEIGHTS), in(g, W), in(g, R), in(g, B), false));
+    fill(g, scratch(g, LENGTH), (unsigned)r->T, (int64_t)sizeof(int32_t) * r->N);
+    if (p->x != in(g, X))
+        reverse(g, p->x, in(g, X), r->I);
+    if (r->backward)
+        move_for_backward(g, p);
+    MGPU_TRY(move_all(g));
+    g->moves.count = 0;
+    return 0;
+}
+
+static int run_layer(const struct going *g, const struct places *p, void *h, void *c)
 {
     const struct rnn *r = g->r;
     const struct mgpu_cudnn *dnn = &g->library->dnn;
-    return mgpu_dnn_status(&dnn->api,
-                           dnn->api.cudnnRNNForward(dnn->handle, r->rnn, r->mode,
-                                                    scratch(g, LENGTH), r->x, x, r->y, y, r->state,
-                                                    in(g, INITIAL_H), h, r->state, in(g, INITIAL_C),
-                                                    c, r->weights, scratch(g, WEIGHTS), r->work,
-                                                    scratch(g, WORK), r->reserve, reserve),
-                           "running a recurrent layer (cudnnRNNForward)");
+    return mgpu_dnn_status(
+        &dnn->api,
+        dnn->api.cudnnRNNForward(dnn->handle, r->rnn, r->mode, scratch(g, LENGTH), r->x, p->x, r->y,
+                                 p->y, r->state, in(g, INITIAL_H), h, r->state, in(g, INITIAL_C), c,
+                                 r->weights, scratch(g, WEIGHTS), r->work, scratch(g, WORK),
+                                 r->reserve, p->reserve),
+        "running a recurrent layer (cudnnRNNForward)");
 }
 
-static int run_forward(const struct going *g)
+static int run_forward(struct going *g)
 {
-    void *x, *y = g->r->at[Y_STEPS] < 0 ? out(g, OUT_Y) : scratch(g, Y_STEPS);
-    bool lstm = g->r->G == 4;
-    MGPU_TRY(prepare_run(g, &x));
-    MGPU_TRY(run_layer(g, x, y, out(g, OUT_Y_H), lstm ? out(g, OUT_Y_C) : NULL,
-                       g->r->keeps ? out(g, OUT_RESERVE) : scratch(g, KEPT)));
-    return out(g, OUT_Y) && y != out(g, OUT_Y) ? turn(g, y, out(g, OUT_Y), true) : 0;
+    struct places p = places_of(g);
+    MGPU_TRY(move_before(g, &p));
+    MGPU_TRY(run_layer(g, &p, out(g, OUT_Y_H), g->r->G == 4 ? out(g, OUT_Y_C) : NULL));
+    if (out(g, OUT_Y) && p.y != out(g, OUT_Y))
+        turn(g, p.y, out(g, OUT_Y), true);
+    return move_all(g);
 }
 
-/* Y as cuDNN wrote it, with the reserve that belongs to it. */
-static int forward_again(const struct going *g, const void *x, void **y, void **reserve)
-{
-    bool turned = g->r->reverse || g->r->D == 2;
-    *y = g->r->at[Y_STEPS] < 0 ? in(g, Y) : scratch(g, Y_STEPS);
-    *reserve = g->r->keeps ? in(g, RESERVE) : scratch(g, KEPT);
-    if (!g->r->keeps)
-        return run_layer(g, x, *y, NULL, NULL, *reserve);
-    return turned ? turn(g, *y, in(g, Y), false) : 0;
-}
-
-/* The gradient of Y as cuDNN reads it. */
-static int find_dy(const struct going *g, void **dy)
-{
-    const struct rnn *r = g->r;
-    *dy = r->at[DY_STEPS] < 0 ? in(g, DY) : scratch(g, DY_STEPS);
-    if (!in(g, DY))
-        return fill(g, *dy, 0, (size_t)(r->T * r->N * r->D * r->H * r->size));
-    return *dy == in(g, DY) ? 0 : turn(g, *dy, in(g, DY), false);
-}
-
-static int run_backward(const struct going *g)
+static int find_data_gradients(const struct going *g, const struct places *p)
 {
     const struct rnn *r = g->r;
     const struct mgpu_cudnn *dnn = &g->library->dnn;
     bool lstm = r->G == 4;
-    void *x, *y, *dy, *reserve, *dx = r->at[DX_STEPS] < 0 ? out(g, DX) : scratch(g, DX_STEPS);
-    MGPU_TRY(prepare_run(g, &x));
-    MGPU_TRY(forward_again(g, x, &y, &reserve));
-    MGPU_TRY(find_dy(g, &dy));
     cudnnStatus_t s = dnn->api.cudnnRNNBackwardData_v8(
-        dnn->handle, r->rnn, scratch(g, LENGTH), r->y, y, dy, r->x, dx, r->state, in(g, INITIAL_H),
-        in(g, DY_H), out(g, D_INITIAL_H), r->state, in(g, INITIAL_C), lstm ? in(g, DY_C) : NULL,
-        lstm ? out(g, D_INITIAL_C) : NULL, r->weights, scratch(g, WEIGHTS), r->work,
-        scratch(g, WORK), r->reserve, reserve);
-    MGPU_TRY(mgpu_dnn_status(&dnn->api, s,
-                             "running a recurrent layer backward (cudnnRNNBackwardData_v8)"));
-    if (out(g, DX) && r->reverse)
-        MGPU_TRY(reversed(g, out(g, DX), dx, r->I));
-    if (!out(g, DW) && !out(g, DR) && !out(g, DB))
-        return 0;
-    MGPU_TRY(fill(g, scratch(g, D_WEIGHTS), 0, r->weights));
-    s = dnn->api.cudnnRNNBackwardWeights_v8(dnn->handle, r->rnn, CUDNN_WGRAD_MODE_ADD,
-                                            scratch(g, LENGTH), r->x, x, r->state, in(g, INITIAL_H),
-                                            r->y, y, r->weights, scratch(g, D_WEIGHTS), r->work,
-                                            scratch(g, WORK), r->reserve, reserve);
+        dnn->handle, r->rnn, scratch(g, LENGTH), r->y, p->y, p->dy, r->x, p->dx, r->state,
+        in(g, INITIAL_H), in(g, DY_H), out(g, D_INITIAL_H), r->state, in(g, INITIAL_C),
+        lstm ? in(g, DY_C) : NULL, lstm ? out(g, D_INITIAL_C) : NULL, r->weights,
+        scratch(g, WEIGHTS), r->work, scratch(g, WORK), r->reserve, p->reserve);
+    return mgpu_dnn_status(&dnn->api, s,
+                           "running a recurrent layer backward (cudnnRNNBackwardData_v8)");
+}
+
+static int find_weight_gradients(struct going *g, const struct places *p)
+{
+    const struct rnn *r = g->r;
+    const struct mgpu_cudnn *dnn = &g->library->dnn;
+    cudnnStatus_t s = dnn->api.cudnnRNNBackwardWeights_v8(
+        dnn->handle, r->rnn, CUDNN_WGRAD_MODE_ADD, scratch(g, LENGTH), r->x, p->x, r->state,
+        in(g, INITIAL_H), r->y, p->y, r->weights, scratch(g, D_WEIGHTS), r->work, scratch(g, WORK),
+        r->reserve, p->reserve);
     MGPU_TRY(mgpu_dnn_status(
         &dnn->api, s, "the gradient of a recurrent layer's weights (cudnnRNNBackwardWeights_v8)"));
     return move_weights(g, scratch(g, D_WEIGHTS), out(g, DW), out(g, DR),
                         r->bias ? out(g, DB) : NULL, true);
 }
 
+static int run_backward(struct going *g)
+{
+    struct places p = places_of(g);
+    MGPU_TRY(move_before(g, &p));
+    if (!g->r->keeps)
+        MGPU_TRY(run_layer(g, &p, NULL, NULL));
+    MGPU_TRY(find_data_gradients(g, &p));
+    if (wants_weights(g))
+        MGPU_TRY(find_weight_gradients(g, &p));
+    if (out(g, DX) && p.dx != out(g, DX))
+        reverse(g, out(g, DX), p.dx, g->r->I);
+    return move_all(g);
+}
+
 static int run(struct mgpu_library_call *call, void *stream, void *const *operand, void *workspace)
 {
     const struct mgpu_cudnn *dnn = &call->library->dnn;
-    struct going g = {call->state, call->library, call->node, stream, operand, workspace};
+    struct going g = {.r = call->state,
+                      .library = call->library,
+                      .node = call->node,
+                      .stream = stream,
+                      .operand = operand,
+                      .workspace = workspace};
     MGPU_TRY(mgpu_dnn_status(&dnn->api, dnn->api.cudnnSetStream(dnn->handle, stream),
                              "turning to a stream (cudnnSetStream)"));
     return g.r->backward ? run_backward(&g) : run_forward(&g);

@@ -14,7 +14,8 @@
 static int take_context(struct mgpu_gpu *gpu, bool tf32)
 {
     const char *properties = gpu->cu.properties;
-    struct mgpu_library_options options = {.properties = properties, .exact = true, .tf32 = tf32};
+    struct mgpu_library_options options = {
+        .properties = properties, .sm = gpu->sm, .exact = true, .tf32 = tf32};
     GPU_TRY(gpu, cuDeviceGet, (&gpu->device, gpu->index));
     GPU_TRY(gpu, cuDevicePrimaryCtxRetain, (&gpu->context, gpu->device));
     MGPU_TRY(mgpu_gpu_enter(gpu));

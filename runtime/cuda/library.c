@@ -47,6 +47,8 @@ void mgpu_library_close(struct mgpu_library *l)
         return;
     if (l->lt_handle)
         l->lt.cublasLtDestroy(l->lt_handle);
+    if (l->module)
+        l->driver.cuModuleUnload(l->module);
     mgpu_cudnn_close(&l->dnn);
     pthread_mutex_destroy(&l->lock);
     free(l);

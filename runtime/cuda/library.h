@@ -28,6 +28,7 @@ struct mgpu_library_options {
     /* NULL: the GPU of the calling thread's current context. Else a text of properties (JSON, as
      * tests/cuda/gpus): plans are made for that GPU, and nothing can run. */
     const char *properties;
+    int sm;             /* that GPU's compute capability (90 is 9.0), where something is to run */
     bool tf32;          /* products of floats may be rounded to TF32 */
     bool exact;         /* no algorithm with larger rounding (Winograd) */
     bool deterministic; /* none whose result depends on an order of blocks */

@@ -18,7 +18,9 @@ struct mgpu_library {
     struct mgpu_cuda_driver driver;   /* only for running */
     struct mgpu_cuda_lt lt;
     cublasLtHandle_t lt_handle; /* NULL: nothing can run */
-    atomic_bool warned;         /* that nodes run by other kernels */
+    CUmodule module;
+    CUfunction mover;   /* of moves.h; NULL: nobody wanted it yet */
+    atomic_bool warned; /* that nodes run by other kernels */
 };
 
 struct mgpu_library_call {

@@ -7,25 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct mgpu_emitter *const families[] = {mgpu_emit_pointwise,
-                                                      mgpu_emit_reduce,
-                                                      mgpu_emit_softmax,
-                                                      mgpu_emit_loss,
-                                                      mgpu_emit_normalize,
-                                                      mgpu_emit_movement,
-                                                      mgpu_emit_random,
-                                                      mgpu_emit_update,
-                                                      mgpu_emit_indexed,
-                                                      mgpu_emit_matmul,
-                                                      mgpu_emit_sort,
-                                                      mgpu_emit_resize,
-                                                      mgpu_emit_pool,
-                                                      mgpu_emit_batch_norm,
-                                                      mgpu_emit_conv,
-                                                      mgpu_emit_det,
-                                                      mgpu_emit_grid,
-                                                      mgpu_emit_attention,
-                                                      NULL};
+static const struct mgpu_emitter *const families[] = {
+    mgpu_emit_pointwise, mgpu_emit_reduce,     mgpu_emit_softmax,
+    mgpu_emit_loss,      mgpu_emit_normalize,  mgpu_emit_movement,
+    mgpu_emit_random,    mgpu_emit_update,     mgpu_emit_indexed,
+    mgpu_emit_matmul,    mgpu_emit_sort,       mgpu_emit_resize,
+    mgpu_emit_pool,      mgpu_emit_batch_norm, mgpu_emit_conv,
+    mgpu_emit_det,       mgpu_emit_grid,       mgpu_emit_attention,
+    mgpu_emit_rnn,       mgpu_emit_rnn_grad,   NULL};
 static const struct mgpu_emitter *const know_last[] = {mgpu_emit_pool, mgpu_emit_batch_norm,
                                                        mgpu_emit_conv, NULL};
 

@@ -1,9 +1,7 @@
 /* matmul in tiles through shared memory: for what cuBLASLt does not take, and to stand in for it.
  */
 #include "runtime/ops/matmul.h"
-#include "runtime/emit/writer.h"
-
-enum { TILE = 64, DEPTH = 16, THREADS = 256, EACH = 4 }; /* EACH * EACH results of a thread */
+#include "runtime/emit/tiles.h"
 
 struct product {
     int64_t m, n, k, batch;
@@ -47,27 +45,16 @@ static struct product product_of(const struct mgpu_node *node)
     return p;
 }
 
-/* Fills a tile [DEPTH][TILE]; neighbouring threads read what lies side by side. */
-static void write_load(struct mgpu_writer *w, int input, const char *tile, const char *origin,
-                       int64_t size, const struct product *p, int64_t stride, int64_t k_stride)
+/* The element of an input, whose matrix begins at first_INPUT. */
+static void say_element(char text[160], const struct mgpu_writer *w, int input, int64_t stride,
+                        int64_t k_stride)
 {
-    bool along_k = k_stride == 1;
-    mgpu_write(
-        w,
-        "        for (u32 t = threadIdx.x; t < %d; t += %d) {\n            const u32 k = t %s "
-        "%d, r = t %s %d;\n",
-        TILE * DEPTH, THREADS, along_k ? "%" : "/", along_k ? DEPTH : TILE, along_k ? "/" : "%",
-        along_k ? DEPTH : TILE);
-    mgpu_write(
-        w,
-        "            %s[k][r] = %s + r < %lld && from + k < %lld ? (%s)LOAD_%s(x%d, first_%d + "
-        "(%s + r) * %lld + (from + k) * %lld) : 0;\n        }\n",
-        tile, origin, (long long)size, (long long)p->k, p->real,
-        mgpu_dtype_name(w->node->input[input]->type), input, input, origin, (long long)stride,
-        (long long)k_stride);
+    snprintf(text, 160, "LOAD_%s(x%d, first_%d + %s * %lldLL + k * %lldLL)",
+             mgpu_dtype_name(w->node->input[input]->type), input, input, input ? "j" : "i",
+             (long long)stride, (long long)k_stride);
 }
 
-/* Stores sum[i][j], element `at` of y, with what stands behind the product. */
+/* Stores `sum`, element `at` of y, with what stands behind the product. */
 static void write_result(struct mgpu_writer *w, const struct product *p)
 {
     const struct mgpu_node *node = w->node;
@@ -75,10 +62,9 @@ static void write_result(struct mgpu_writer *w, const struct product *p)
     bool gelu = node->op == &mgpu_op_matmul_gelu, slope = node->op == &mgpu_op_matmul_gelu_grad;
     const char *suffix = mgpu_math_suffix(node->output[0]->type),
                *type = mgpu_dtype_name(node->output[0]->type);
-    mgpu_write(w, "                const %s v = sum[i][j]", p->real);
+    mgpu_write(w, "                const %s v = sum", p->real);
     if (node->inputs > 2 && !slope)
-        mgpu_write(w, " + LOAD_%s(x2, column + x + %d * j)", mgpu_dtype_name(node->input[2]->type),
-                   TILE / EACH);
+        mgpu_write(w, " + LOAD_%s(x2, j)", mgpu_dtype_name(node->input[2]->type));
     mgpu_write(w, ";\n");
     if (gelu && node->output[1])
         mgpu_write(w, "                STORE_%s(y1, at, v);\n", type);
@@ -108,42 +94,29 @@ static void write_sums(struct mgpu_writer *w, const struct product *p)
 static void emit(struct mgpu_writer *w)
 {
     struct product p = product_of(w->node);
-    long long rows = (p.m + TILE - 1) / TILE, columns = (p.n + TILE - 1) / TILE;
-    mgpu_write_kernel(w, rows * columns * p.batch, THREADS, true);
-    mgpu_write(w, "    __shared__ %s tile_a[%d][%d], tile_b[%d][%d];\n", p.real, DEPTH, TILE + 1,
-               DEPTH, TILE + 1);
-    mgpu_write(w, "    const u32 x = threadIdx.x %% %d, y = threadIdx.x / %d;\n", TILE / EACH,
-               TILE / EACH);
-    mgpu_write(w,
-               "    const i64 column = blockIdx.x %% %lld * %d, row = blockIdx.x / %lld %% %lld * "
-               "%d;\n    const u32 batch = blockIdx.x / %lld;\n    const i64 first_0 = ",
-               columns, TILE, columns, rows, TILE, rows * columns);
+    char a[160], b[160];
+    say_element(a, w, 0, p.a_row, p.a_k);
+    say_element(b, w, 1, p.b_column, p.b_k);
+    struct mgpu_tiles t = {.m = p.m,
+                           .n = p.n,
+                           .k = p.k,
+                           .batch = p.batch,
+                           .real = p.real,
+                           .a = a,
+                           .b = b,
+                           .a_along_k = p.a_k == 1,
+                           .b_along_k = p.b_k == 1};
+    mgpu_write_tiles_begin(w, &t);
+    mgpu_write(w, "    const i64 first_0 = ");
     mgpu_write_offset(w, &p.a, "batch");
     mgpu_write(w, ", first_1 = ");
     mgpu_write_offset(w, &p.b, "batch");
-    mgpu_write(
-        w, ";\n    %s sum[%d][%d] = {{0}};\n    for (i64 from = 0; from < %lld; from += %d) {\n",
-        p.real, EACH, EACH, (long long)p.k, DEPTH);
-    write_load(w, 0, "tile_a", "row", p.m, &p, p.a_row, p.a_k);
-    write_load(w, 1, "tile_b", "column", p.n, &p, p.b_column, p.b_k);
-    mgpu_write(
-        w,
-        "        __syncthreads();\n        UNROLL\n        for (int k = 0; k < %d; k++) {\n"
-        "            UNROLL\n            for (int i = 0; i < %d; i++) {\n                UNROLL\n"
-        "                for (int j = 0; j < %d; j++)\n                    sum[i][j] += "
-        "tile_a[k][y + %d * i] * tile_b[k][x + %d * j];\n            }\n        }\n        "
-        "__syncthreads();\n    }\n",
-        DEPTH, EACH, EACH, TILE / EACH, TILE / EACH);
-    mgpu_write(
-        w,
-        "    UNROLL\n    for (int i = 0; i < %d; i++) {\n        UNROLL\n        for (int j = 0; "
-        "j < %d; j++)\n            if (row + y + %d * i < %lld && column + x + %d * j < %lld) {\n"
-        "                const i64 at = (batch * %lldLL + row + y + %d * i) * %lld + column + x + "
-        "%d * j;\n",
-        EACH, EACH, TILE / EACH, (long long)p.m, TILE / EACH, (long long)p.n, (long long)p.m,
-        TILE / EACH, (long long)p.n, TILE / EACH);
+    mgpu_write(w, ";\n");
+    mgpu_write_tiles_sum(w, &t);
+    mgpu_write(w, "                const i64 at = (batch * %lldLL + i) * %lld + j;\n",
+               (long long)p.m, (long long)p.n);
     write_result(w, &p);
-    mgpu_write(w, "            }\n    }\n}\n");
+    mgpu_write_tiles_end(w);
 }
 
 static void emit_sums(struct mgpu_writer *w)

@@ -92,6 +92,47 @@ SATURATE(int32, -2147483647 - 1, 2147483647)
 SATURATE(int64, -9223372036854775807LL - 1, 9223372036854775807LL)
 SATURATE(uint8, 0, 255) SATURATE(uint16, 0, 65535) SATURATE(uint32, 0, 4294967295LL)
 
+/* Activations of recurrent layers, by their numbers in ops/rnn.h, and their slopes; what enters is
+ * kept within -clip and clip. */
+#define RECURRENT(type, s) \
+DEVICE type activate##s(int kind, type x, type a, type b, type clip) \
+{ \
+    x = x > clip ? clip : x < -clip ? -clip : x; \
+    switch (kind) { \
+    case 0: return sigmoid##s(x); \
+    case 1: return tanh##s(x); \
+    case 2: return x < 0 ? 0 : x; \
+    case 3: return a * x + b; \
+    case 4: return x < 0 ? a * x : x; \
+    case 5: return x < a ? 0 : x; \
+    case 6: return a * tanh##s(b * x); \
+    case 7: x = a * x + b; return x < 0 ? 0 : x > 1 ? 1 : x; \
+    case 8: return x < 0 ? a * expm1##s(x) : x; \
+    case 9: return x / (1 + fabs##s(x)); \
+    default: return softplus##s(x); \
+    } \
+} \
+DEVICE type activate_slope##s(int kind, type x, type a, type b, type clip) \
+{ \
+    type y; \
+    if (fabs##s(x) > clip) \
+        return 0; \
+    switch (kind) { \
+    case 0: y = sigmoid##s(x); return y * (1 - y); \
+    case 1: y = tanh##s(x); return 1 - y * y; \
+    case 2: return x > 0; \
+    case 3: return a; \
+    case 4: return x < 0 ? a : 1; \
+    case 5: return x >= a; \
+    case 6: y = tanh##s(b * x); return a * b * (1 - y * y); \
+    case 7: x = a * x + b; return x > 0 && x < 1 ? a : 0; \
+    case 8: return x < 0 ? a * exp##s(x) : 1; \
+    case 9: y = 1 + fabs##s(x); return 1 / (y * y); \
+    default: return sigmoid##s(x); \
+    } \
+}
+RECURRENT(float, f) RECURRENT(double, )
+
 /* Integers: division by zero gives zero, the smallest by -1 wraps. */
 DEVICE i64 divide_i(i64 a, i64 b)
 { return b == 0 ? 0 : b == -1 ? (i64)(0 - (u64)a) : a / b; }

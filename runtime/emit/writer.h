@@ -37,6 +37,8 @@ extern const struct mgpu_emitter mgpu_emit_resize[];
 extern const struct mgpu_emitter mgpu_emit_det[];
 extern const struct mgpu_emitter mgpu_emit_grid[];
 extern const struct mgpu_emitter mgpu_emit_attention[];
+extern const struct mgpu_emitter mgpu_emit_rnn[];
+extern const struct mgpu_emitter mgpu_emit_rnn_grad[];
 
 /* These know images that lie channels-last; the others get plain nodes. */
 extern const struct mgpu_emitter mgpu_emit_pool[];

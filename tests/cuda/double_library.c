@@ -4,7 +4,9 @@
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/library.h"
 #include "runtime/cuda/library_kernels.h"
+#include "runtime/cuda/library_private.h"
 #include "runtime/emit/last.h"
+#include "runtime/ops/rnn.h"
 #include "runtime/ref/ref.h"
 #include "tests/cuda/double_private.h"
 #include "tests/emit/lay.h"
@@ -34,15 +36,22 @@ enum { MOST = 64, PROPERTIES = 8192 };
 
 static struct mgpu_kernel library[MOST];
 
+static bool is_recurrent(const struct mgpu_op *op)
+{
+    return op == &mgpu_op_rnn || op == &mgpu_op_rnn_grad;
+}
+
 /* Generated kernels of convolutions are there for what cuDNN has no engine for. */
 static bool is_libraries(const struct mgpu_op *op)
 {
-    return !mgpu_emit_knows(op->name) || !strncmp(op->name, "conv", 4);
+    return !mgpu_emit_knows(op->name) || !strncmp(op->name, "conv", 4) || is_recurrent(op);
 }
 
+/* Of recurrent layers what cuDNN has: the others' kernels are generated here, too. */
 static bool is_plain(const struct mgpu_node *node)
 {
-    return !(node->op->flags & MGPU_OP_COMMUNICATION);
+    return is_recurrent(node->op) ? mgpu_library_rnn.accepts(node)
+                                  : !(node->op->flags & MGPU_OP_COMMUNICATION);
 }
 
 void double_make_library(void)

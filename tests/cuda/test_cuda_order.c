@@ -492,7 +492,7 @@ static void test_few_streams(void)
     double_most_streams(-1);
 }
 
-/* A node that nothing here runs: cuDNN's layers have no clip. */
+/* A node that nothing here runs: a recurrent layer whose input has no elements. */
 static void test_no_kernel(void)
 {
     struct mgpu_trainer *t;
@@ -500,9 +500,10 @@ static void test_no_kernel(void)
     mgpu_gpu_library(NULL);
     CHECK_FAILS(mgpu_trainer_new(&t,
                                  tiny_model("input x float N 4\ninit a int64 1 = 0\n"
-                                            "init w float 1 3 4 = .1\ninit r float 1 3 3 = .1\n"
-                                            "s = Unsqueeze(x, a)\n"
-                                            "-, h = RNN(s, w, r) hidden_size=3 clip=5.0\n"
+                                            "init b int64 1 = 1\ninit w float 1 3 0 =\n"
+                                            "init r float 1 3 3 = .1\n"
+                                            "e = Slice(x, a, a, b)\ns = Unsqueeze(e, a)\n"
+                                            "-, h = RNN(s, w, r) hidden_size=3\n"
                                             "y = Squeeze(h, a)\noutput y float N 3\n"),
                                  &o),
                 "cuda:0 cannot train it (for the CPU, type --devices cpu): RNN giving 'h': no "

@@ -2,9 +2,12 @@
  * manual says, on host memory, in its order of gates and its layouts; the results must be ref's.
  * What stands between (weights, directions, reserves) is mgpu's own. */
 #include "runtime/backend.h"
+#include "runtime/cuda/compile.h"
 #include "runtime/cuda/library_private.h"
+#include "runtime/cuda/moves.h"
 #include "runtime/ops/build.h"
 #include "runtime/ops/rnn.h"
+#include "tests/emit/emulate.h"
 #include "tests/ops/run_graph.h"
 #include "tests/test.h"
 
@@ -308,33 +311,24 @@ static cudnnStatus_t backward_weights(cudnnHandle_t handle, cudnnRNNDescriptor_t
 
 /* ---- The driver's side ----------------------------------------------------------------------- */
 
-static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
-{
-    (void)stream;
-    memcpy((void *)to, (const void *)from, bytes);
-    return CUDA_SUCCESS;
-}
+static struct emulated *mover;
+static int launches;
 
-static CUresult copy_3d(const CUDA_MEMCPY3D *c, CUstream stream)
+static CUresult launch(CUfunction function, unsigned blocks, unsigned y, unsigned z,
+                       unsigned threads, unsigned threads_y, unsigned threads_z, unsigned shared,
+                       CUstream stream, void **parameters, void **extra)
 {
-    (void)stream;
-    for (size_t z = 0; z < c->Depth; z++)
-        for (size_t y = 0; y < c->Height; y++)
-            memcpy((char *)c->dstDevice + (z * c->dstHeight + y) * c->dstPitch,
-                   (char *)c->srcDevice + (z * c->srcHeight + y) * c->srcPitch, c->WidthInBytes);
-    return CUDA_SUCCESS;
-}
-
-static CUresult fill(CUdeviceptr at, unsigned value, size_t count, CUstream stream)
-{
-    (void)stream;
-    for (size_t i = 0; i < count; i++)
-        ((unsigned *)at)[i] = value;
+    struct mgpu_emit_launch l = {.blocks = blocks, .threads = (int)threads};
+    (void)stream, (void)extra;
+    CHECK(function == (CUfunction)&mover && y * z * threads_y * threads_z == 1 && shared == 0);
+    launches++;
+    CHECK_OK(emulate_launch(mover, &l, "move", parameters, EMULATE_SHUFFLED));
     return CUDA_SUCCESS;
 }
 
 static struct mgpu_library library = {
-    .driver = {.cuMemcpyDtoDAsync = copy, .cuMemcpy3DAsync = copy_3d, .cuMemsetD32Async = fill},
+    .driver = {.cuLaunchKernel = launch},
+    .mover = (CUfunction)&mover,
     .dnn = {.api = {.cudnnSetStream = set_stream,
                     .cudnnCreateTensorDescriptor = (void *)create,
                     .cudnnDestroyTensorDescriptor = (void *)destroy,
@@ -447,7 +441,9 @@ static void check_node(const struct row *row, struct mgpu_run *run, const struct
     CHECK_OK(mgpu_library_prepare(&call, &library, node));
     CHECK_OK(mgpu_alloc(&workspace, (uint64_t)mgpu_library_workspace(call), "test"));
     memset(workspace, 0xff, (size_t)mgpu_library_workspace(call));
+    launches = 0;
     CHECK_OK(mgpu_library_run(call, NULL, operand, workspace));
+    CHECK_(launches >= 1 && launches <= 2, "%s: %d launches move its weights", row->name, launches);
     for (int i = 0; i < node->outputs; i++) {
         const struct mgpu_value *v = node->output[i];
         if (!is_common(node, i))
@@ -527,10 +523,92 @@ static void check_refused(void)
     mgpu_graph_free(g);
 }
 
+/* ---- Moves ----------------------------------------------------------------------------------- */
+
+enum { PLACE = 4096 };
+
+/* One after the other, byte by byte. */
+static void move_plainly(const struct mgpu_move *m)
+{
+    for (int64_t b = 0; b < m->blocks; b++)
+        for (int64_t r = 0; r < m->rows; r++)
+            for (int64_t i = 0; i < m->width; i++) {
+                char *to = (char *)m->to + b * m->to_block + r * m->to_row + i;
+                *to = m->from ? ((const char *)m->from)[b * m->from_block + r * m->from_row + i]
+                              : ((const char *)&m->value)[i % 4];
+            }
+}
+
+/* Rows, blocks, backwards, a fill and widths of each unit; all that is not theirs stays. */
+static void check_moves(void)
+{
+    static _Alignas(16) char from[PLACE], want[PLACE], got[PLACE];
+    const struct mgpu_move list[] = {
+        {.to = got, .from = from, .width = 1600},
+        {.to = got + 1602, .from = from + 14, .width = 6},
+        {.to = got + 1612,
+         .from = from + 2000,
+         .width = 12,
+         .rows = 3,
+         .to_row = 20,
+         .from_row = -12},
+        {.to = got + 1680,
+         .from = from + 32,
+         .width = 16,
+         .rows = 2,
+         .blocks = 3,
+         .to_row = 48,
+         .to_block = 96,
+         .from_row = 16,
+         .from_block = 64},
+        {.to = got + 2000, .value = 0x01020304, .width = 32},
+        {.to = got + 2100, .value = 7, .width = 36},
+        {.to = got + 2200, .from = from, .width = 0},
+    };
+    struct mgpu_moves m = {0};
+    for (int i = 0; i < PLACE; i++)
+        from[i] = (char)(i * 7 + i / 256);
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        mgpu_moves_add(&m, list[i]);
+    CHECK(m.count == 6 && m.move[0].unit == 16 && m.move[1].unit == 2 && m.move[2].unit == 4);
+    for (int i = 0; i < m.count; i++)
+        move_plainly(&m.move[i]);
+    memcpy(want, got, PLACE);
+    memset(got, 0, PLACE);
+    CHECK_OK(mgpu_moves_run(library.mover, &library.driver, &m, NULL));
+    CHECK(!memcmp(want, got, PLACE));
+}
+
+/* What NVRTC makes of the kernel, where there is one. */
+static void check_compiled(void)
+{
+    static const int kinds[] = {75, 80, 90, 100};
+    for (int i = 0; i < 4; i++) {
+        struct mgpu_cubin cubin;
+        struct mgpu_kernel_use use;
+        int rc = mgpu_cuda_compile(&cubin, mgpu_moves_text, kinds[i]);
+        if (rc == MGPU_EDEVICE)
+            return;
+        CHECK_OK(rc);
+        CHECK_(rc < 0 || (mgpu_cubin_use(&cubin, "move", &use) == 0 && use.spilled == 0),
+               "the mover spills, or is not there");
+        mgpu_cubin_free(&cubin);
+    }
+}
+
 int main(void)
 {
+    if (!emulate_possible()) {
+        fprintf(stderr, "skipped: no C compiler, or the thread sanitizer\n");
+        return 77;
+    }
+    CHECK_OK(emulate_open(&mover, mgpu_moves_text,
+                          "void call_move(void **p) { move(*(struct moves *)p[0]); }\n"));
+    check_moves();
+    check_compiled();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         check_row(&rows[i]);
     check_refused();
+    emulate_close(mover);
     return test_end();
 }

@@ -11,6 +11,7 @@
 #include "runtime/ops/pointwise.h"
 #include "runtime/ops/reduce.h"
 #include "runtime/ops/reorder.h"
+#include "runtime/ops/rnn.h"
 #include "runtime/ops/softmax.h"
 #include "runtime/ops/update.h"
 #include "tests/emit/emit_check.h"
@@ -171,6 +172,23 @@ static const struct mgpu_check others[] = {
      .inputs = 2,
      .input = {DIMS(2, 3),
                {.rank = 1, .dims = {300}, .batch_axis = -1, .type = MGPU_INT64, .high = 1}}},
+    {.name = "recurrence with blocks of several samples",
+     .op = &mgpu_op_rnn,
+     .attrs = ATTRS(rnn, .kind = MGPU_GRU, .hidden = 3, .activation = {0, 1, 1}),
+     .inputs = 6,
+     .input = {DIMS(2, 301, 2),
+               DIMS(1, 9, 2),
+               DIMS(1, 9, 3),
+               DIMS(1, 18),
+               {.rank = -1},
+               DIMS(1, 301, 3)},
+     .skip_outputs = 1 << 3},
+    {.name = "recurrence with threads of several units",
+     .op = &mgpu_op_rnn,
+     .attrs = ATTRS(rnn, .kind = MGPU_LSTM, .hidden = 520, .activation = {0, 1, 1}, .clip = 1),
+     .inputs = 3,
+     .input = {DIMS(1, 1, 2), DIMS(1, 2080, 2), DIMS(1, 2080, 520)},
+     .skip_outputs = 1 << 3},
     {.name = "accumulated", .op = &mgpu_op_accumulate, .inputs = 1, .input = {DIMS(37, 11)}},
     {.name = NULL},
 };
@@ -343,10 +361,9 @@ static void check_alignment(void)
 
 /* ---- Operators ------------------------------------------------------------------------------- */
 
-/* What cuDNN runs alone, what only CPUs run (early.h), and what needs several ranks. */
+/* What only CPUs run (early.h), and what needs several ranks. */
 static const char *const without[] = {
-    "rnn",       "rnn_grad", "product_update", "all_reduce", "all_gather", "reduce_scatter",
-    "broadcast", "send",     "recv",
+    "product_update", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv",
 };
 
 static bool listed(const char *name)

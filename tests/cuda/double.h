@@ -22,6 +22,9 @@ bool double_skipped(void);
 void double_begin(int gpus, int64_t bytes);
 void double_end(void);
 
+/* Opens the driver, or what cuDNN wants of one for plans that it compiles (stand_in/driver.c). */
+bool double_cudnn_driver(void);
+
 /* Until the next double_begin its GPU is this one of tests/cuda/gpus for NVIDIA's libraries: they
  * choose what they would run there, and how images lie. False: one of them is missing. */
 bool double_libraries(const char *gpu);

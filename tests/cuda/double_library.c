@@ -65,8 +65,7 @@ void double_make_library(void)
     mgpu_gpu_library(library);
 }
 
-/* The functions of the driver that cuDNN wants for plans that it compiles (stand_in/driver.c). */
-static bool has_driver(void)
+bool double_cudnn_driver(void)
 {
     char path[512];
     const char *build = getenv("MGPU_BUILD");
@@ -87,7 +86,7 @@ bool double_libraries(const char *gpu)
     properties[size] = 0;
     double_gpu.driver.properties = properties;
     const struct mgpu_library_options options = {.properties = properties};
-    if (!size || !has_driver() || mgpu_library_open(&try, &options) < 0) {
+    if (!size || !double_cudnn_driver() || mgpu_library_open(&try, &options) < 0) {
         double_gpu.driver.properties = NULL;
         return false;
     }

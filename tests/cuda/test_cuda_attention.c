@@ -6,6 +6,7 @@
 #include "runtime/cuda/library_private.h"
 #include "runtime/ops/attention.h"
 #include "runtime/ref/ref.h"
+#include "tests/cuda/double.h"
 #include "tests/test.h"
 
 #include <dlfcn.h>
@@ -332,20 +333,11 @@ static int open_library(struct mgpu_library **l, const char *gpu)
     return 0;
 }
 
-static void load_driver(void)
-{
-    char path[512];
-    const char *build = getenv("MGPU_BUILD");
-    snprintf(path, sizeof path, "%s/stand_in/libcuda.so.1", build ? build : "build");
-    if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL))
-        CHECK_(dlopen(path, RTLD_NOW | RTLD_GLOBAL), "%s", dlerror());
-}
-
 int main(void)
 {
     static const char *const gpus[] = {"h100", "h200", "a100"};
     struct mgpu_library *l;
-    load_driver();
+    CHECK_(double_cudnn_driver(), "%s", dlerror());
     for (int i = 0; i < 3; i++) {
         if (open_library(&l, gpus[i]) < 0) {
             fprintf(stderr, "skipped: %s\n", mgpu_error());

@@ -14,11 +14,11 @@ enum { MOST_RANKS = 4 };
 static const char *const devices[] = {"cpu:0", "cpu:0,cpu:1", "cpu:0,cpu:1,cpu:0",
                                       "cpu:0,cpu:1,cpu:0,cpu:1"};
 
-static bool is_required(const struct mgpu_case_suite *s, const char *name)
+bool mgpu_case_required(const char *list, const char *name)
 {
     char line[256];
     bool found = false;
-    FILE *file = s->required ? fopen(s->required, "r") : NULL;
+    FILE *file = list ? fopen(list, "r") : NULL;
     if (!file)
         return true;
     while (!found && fgets(line, sizeof line, file)) {
@@ -32,7 +32,7 @@ static bool is_required(const struct mgpu_case_suite *s, const char *name)
 static void count(struct mgpu_case_suite *s, const struct mgpu_case_request *q,
                   const struct mgpu_case_result *result)
 {
-    bool required = is_required(s, strrchr(q->folder, '/') + 1);
+    bool required = mgpu_case_required(s->required, strrchr(q->folder, '/') + 1);
     if (result->outcome == MGPU_CASE_UNSUPPORTED)
         s->unsupported++;
     if (result->outcome == MGPU_CASE_FAILED ||

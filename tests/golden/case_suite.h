@@ -16,6 +16,9 @@ struct mgpu_case_suite {
  * each; gives the number of folders. */
 int mgpu_case_suite_run(struct mgpu_case_suite *suite, const char *root);
 
+/* Whether the case must pass: the file `list` names it, or there is no such file. */
+bool mgpu_case_required(const char *list, const char *name);
+
 /* Whether $MGPU_QUICK is set. */
 bool mgpu_case_quick(void);
 

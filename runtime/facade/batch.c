@@ -283,10 +283,8 @@ static bool runs_ahead(const struct mgpu_trainer *t)
  * itself sees to. */
 static bool may_begin_next(const struct mgpu_trainer *t, const struct mgpu_batch_run *run)
 {
-    const struct mgpu_loss_scale *s = &t->scaling;
-    bool scale_is_known = !s->on || s->good + 1 < s->every;
     return runs_ahead(t) && run->next && !run->next->waits && !t->options.gradients &&
-           scale_is_known && mgpu_state_follows(t, run->count, run->next->count);
+           !mgpu_scale_grows(&t->scaling) && mgpu_state_follows(t, run->count, run->next->count);
 }
 
 static int begin_first(const struct job *job, struct mgpu_rank *rank)

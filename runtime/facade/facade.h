@@ -225,6 +225,8 @@ int mgpu_settle_precision_devices(struct mgpu_trainer *t, int ranks);
 int mgpu_check_precision(const struct mgpu_rank_device *device, const char *precision);
 /* That a CPU has no TF32, where that was asked for; `precision` may be NULL. */
 void mgpu_warn_tf32(const char *precision, bool cpu, const char *device);
+/* Whether one more step whose gradients are finite doubles it. */
+bool mgpu_scale_grows(const struct mgpu_loss_scale *scale);
 /* The scale after a step whose gradients were finite, or were not; false: no scale was left. */
 void mgpu_scale_up(struct mgpu_trainer *t);
 bool mgpu_scale_down(struct mgpu_trainer *t);

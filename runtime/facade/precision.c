@@ -92,12 +92,19 @@ static void change(struct mgpu_trainer *t, double to)
     t->scaling.good = 0;
 }
 
+bool mgpu_scale_grows(const struct mgpu_loss_scale *s)
+{
+    return s->on && s->good + 1 >= s->every && s->scale * 2 <= MOST;
+}
+
 void mgpu_scale_up(struct mgpu_trainer *t)
 {
     struct mgpu_loss_scale *s = &t->scaling;
     s->used = s->scale;
-    if (++s->good >= s->every && s->scale * 2 <= MOST)
+    if (mgpu_scale_grows(s))
         change(t, s->scale * 2);
+    else
+        s->good++;
 }
 
 bool mgpu_scale_down(struct mgpu_trainer *t)

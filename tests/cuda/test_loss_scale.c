@@ -1,5 +1,6 @@
 /* Training in float16 scales the loss: what overflows is not done and halves the scale, good steps
  * double it, nothing else depends on it. On a GPU that there is not (double.h). */
+#include "runtime/facade/facade.h"
 #include "tests/cuda/double.h"
 #include "tests/support/tiny.h"
 #include "tests/test.h"
@@ -33,6 +34,8 @@ enum { LAYERS = 3, NORMALIZED = 6 };
 static const char *model;
 static const struct tiny_weight *weights = layer_weights;
 static int weight_count = LAYERS;
+static const char *optimizer = "adam,lr=0.01", *group;
+static int64_t pieces = 1;
 
 /* The whole data are one batch, so that every step sees the same. */
 static struct mgpu_options options(const char *devices, const char *scale, int steps)
@@ -44,7 +47,9 @@ static struct mgpu_options options(const char *devices, const char *scale, int s
                          tiny_noise("label", 5, 2, (int64_t[]){SAMPLES, 2}), NULL);
     o.data = data;
     o.loss = tiny_list("mse", NULL);
-    o.optimizer = "adam,lr=0.01";
+    o.optimizer = optimizer;
+    o.group = group ? tiny_list(group, NULL) : NULL;
+    o.accumulate = pieces;
     o.batch = SAMPLES;
     o.steps = steps;
     o.shuffle = false;
@@ -124,12 +129,57 @@ static void test_run_ahead(const char *devices)
     CHECK_(tiny_same(&ahead, &behind), "%s", ahead.error);
 }
 
+/* A scale that is the largest stays, and the next step begins early then, too. */
+static void test_most(void)
+{
+    struct mgpu_options o = options("cuda:0", "16777216,every=1", 3);
+    struct mgpu_trainer *t;
+    struct mgpu_step_result s;
+    o.loss = tiny_list("mse,weight=1e-5", NULL);
+    o.batch = SAMPLES / 3;
+    o.run_ahead = true;
+    CHECK_OK(mgpu_trainer_new(&t, model, &o));
+    for (int i = 1; i <= 2; i++) {
+        CHECK(mgpu_step(t, &s) == 1);
+        CHECK_(!s.skipped && s.loss_scale == 0x1p24 && t->begun.step == i + 1, "step %d: %g, %lld",
+               i, s.loss_scale, (long long)t->begun.step);
+    }
+    mgpu_trainer_free(t);
+}
+
 static void test_skips(void)
 {
     test_halves("cuda:0");
     test_halves("cuda:0,cuda:0");
     test_run_ahead("cuda:0");
     test_run_ahead("cuda:0,cuda:0");
+}
+
+/* A step that overflows in one of its pieces is not done at all. The first that is done is the
+ * optimizer's first, and decays no weight before that, nor ever one that a group leaves out. */
+static void test_kinds(void)
+{
+    static const char *const kinds[][2] = {{"sgd,lr=0.05,momentum=0.9", NULL},
+                                           {"adamw,lr=0.01,weight_decay=0.3", "b,weight_decay=0"},
+                                           {"lamb,lr=0.01,weight_decay=0.1", "b,weight_decay=0"}};
+    struct tiny_result half, f32;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        optimizer = kinds[i][0];
+        group = kinds[i][1];
+        for (pieces = 1; pieces <= 3; pieces += 2) {
+            test_halves("cuda:0");
+            struct mgpu_options o = options("cuda:0", "1024", 8);
+            tiny_train(&half, model, &o, weights, weight_count);
+            o.loss_scale = o.precision = NULL;
+            o.devices = "cpu:0";
+            tiny_train(&f32, model, &o, weights, weight_count);
+            CHECK_(tiny_difference(&half, &f32) < 5e-3, "%s in %d pieces is off by %g", optimizer,
+                   (int)pieces, tiny_difference(&half, &f32));
+        }
+    }
+    optimizer = "adam,lr=0.01";
+    group = NULL;
+    pieces = 1;
 }
 
 /* Clipping sees gradients without their scale. */
@@ -195,6 +245,33 @@ static void test_resume(void)
     }
 }
 
+static const char *wanted_note;
+static int wanted_notes;
+
+static void look_for_note(void *context, const char *text)
+{
+    (void)context;
+    wanted_notes += strstr(text, wanted_note) != NULL;
+}
+
+/* After how many steps it doubles is no part of a checkpoint, but it is said. */
+static void test_resume_other(void)
+{
+    struct mgpu_options o = options("cuda:0", "256,every=4", 2);
+    double loss[MOST], scale[MOST];
+    go(&o, loss, scale, tiny_path("part.h5"));
+    wanted_note = "--loss-scale is 'every=2000' now; in the run before it was 'every=4'";
+    mgpu_set_note(look_for_note, NULL);
+    o.resume = tiny_path("part.h5");
+    o.steps = 3;
+    go(&o, loss, scale, tiny_path("rest.h5"));
+    CHECK(wanted_notes == 0);
+    o.loss_scale = NULL;
+    go(&o, loss, scale, tiny_path("rest.h5"));
+    CHECK(wanted_notes == 1 && scale[2] == 256);
+    mgpu_set_note(NULL, NULL);
+}
+
 /* ---- What is said ---------------------------------------------------------------------------- */
 
 static void fails(const char *path, const struct mgpu_options *o, const char *text)
@@ -257,12 +334,19 @@ int main(void)
     weights = normalized_weights;
     weight_count = NORMALIZED;
     test_skips();
+    pieces = 3;
+    test_run_ahead("cuda:0");
+    test_resume();
+    pieces = 1;
     model = tiny_model(layers);
     weights = layer_weights;
     weight_count = LAYERS;
+    test_most();
+    test_kinds();
     test_clip();
     test_ranks();
     test_resume();
+    test_resume_other();
     test_messages();
     test_tf32();
     tiny_end();

@@ -22,8 +22,15 @@ struct mgpu_gpu_facts {
 };
 int mgpu_cuda_facts(struct mgpu_gpu_facts *out, int index);
 
+/* Bytes of GPU `index` that are free; the GPU is taken for a moment. */
+int mgpu_cuda_free_memory(int64_t *bytes, int index);
+
+/* The CUDA that the driver here runs: 13010 is 13.1. */
+int mgpu_cuda_version(int *version);
+
 /* Where a run goes that names no devices: "cuda:0" where that can be taken (it is, for a moment);
- * else "cpu", and if there is a GPU all the same a note says why. */
+ * else "cpu", and if there is a GPU all the same a note says why (also in a build without
+ * CUDA). */
 const char *mgpu_cuda_default(void);
 
 /* The engines of the ranks of one GPU, replicas * places of them (engine.h). They are freed one by

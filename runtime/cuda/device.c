@@ -102,6 +102,42 @@ int mgpu_cuda_facts(struct mgpu_gpu_facts *out, int index)
     return mgpu_cuda_driver_facts(&driver, index, out);
 }
 
+/* Memory is a context's to tell. */
+static int ask_free(const struct mgpu_cuda_driver *driver, int index, size_t *available)
+{
+    CUdevice device;
+    CUcontext context;
+    size_t total;
+    MGPU_TRY(mgpu_cuda_status(driver, driver->cuDeviceGet(&device, index), "cuDeviceGet"));
+    MGPU_TRY(mgpu_cuda_status(driver, driver->cuDevicePrimaryCtxRetain(&context, device),
+                              "cuDevicePrimaryCtxRetain"));
+    CUresult result = driver->cuCtxSetCurrent(context);
+    if (result == CUDA_SUCCESS)
+        result = driver->cuMemGetInfo(available, &total);
+    driver->cuCtxSetCurrent(NULL);
+    driver->cuDevicePrimaryCtxRelease(device);
+    return mgpu_cuda_status(driver, result, "cuMemGetInfo");
+}
+
+int mgpu_cuda_free_memory(int64_t *bytes, int index)
+{
+    struct mgpu_cuda_driver driver;
+    int count;
+    size_t available = 0;
+    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&driver), "no NVIDIA driver"));
+    MGPU_TRY(mgpu_cuda_driver_count(&driver, &count));
+    MGPU_TRY(index < count ? ask_free(&driver, index, &available) : no_such_device(index, count));
+    *bytes = (int64_t)available;
+    return 0;
+}
+
+int mgpu_cuda_version(int *version)
+{
+    struct mgpu_cuda_driver driver;
+    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&driver), "no NVIDIA driver"));
+    return mgpu_cuda_status(&driver, driver.cuDriverGetVersion(version), "cuDriverGetVersion");
+}
+
 int mgpu_cuda_count(int *count)
 {
     struct mgpu_cuda_driver driver;

@@ -142,7 +142,7 @@ static void check_list(void)
     const char *none[] = {"gpu", "mps", "cuda0", "cuda3,cpu", "cpu2", "cpu:0x", "cpu,h100"};
     bool here = mgpu_cuda_count(&count) == 0;
     for (size_t i = 0; i < (here ? 1 : sizeof lists / sizeof *lists); i++)
-        CHECK_FAILS(mgpu_devices_parse(&devices, &count, lists[i], 0), "type --devices cpu");
+        CHECK_FAILS(mgpu_devices_option(&devices, &count, lists[i], 0), "type --devices cpu");
     CHECK_FAILS(mgpu_devices_parse(&devices, &count, "cuda:x", 0), "needs a device number");
     CHECK_FAILS(mgpu_devices_parse(&devices, &count, "cuda:3-1", 0), "counts down");
     for (size_t i = 0; i < sizeof none / sizeof *none; i++)

@@ -36,8 +36,7 @@ static void ask_gpu(struct gpus *g, int i)
         gpu->unusable = mgpu_arena_string(g->arena, mgpu_error());
     if (mgpu_cuda_facts(&gpu->facts, i) < 0)
         return;
-    const struct mgpu_known_device *known =
-        mgpu_known_gpu(gpu->facts.name, gpu->facts.sm, gpu->facts.memory);
+    const struct mgpu_known_device *known = mgpu_known_gpu(&gpu->facts);
     gpu->numbers_of = known->name;
     gpu->alike = !mgpu_is_called(gpu->facts.name, known);
 }

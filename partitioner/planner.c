@@ -76,9 +76,9 @@ static void tell_likeness(const struct mgpu_topology *t)
 {
     for (int k = 0; k < t->kinds; k++)
         if (t->kind[k].stands_for)
-            mgpu_note("no table has the GPU '%s': its costs are those of %s (of the newest kinds "
-                      "that are no newer the one whose memory is most alike); for those of "
-                      "another, plan for its name (mgpu-partition --devices KIND) or for a "
+            mgpu_note("no table has the GPU '%s': its costs are those of %s, whose memory "
+                      "is about as fast; for those of another, plan for its name (mgpu-partition "
+                      "--devices KIND) or for a "
                       "topology file (--list-devices has the kinds)",
                       t->kind[k].stands_for, t->kind[k].name);
 }

@@ -454,7 +454,7 @@ static int add_gpu(struct mgpu_topology *t, int i, int number, const struct mgpu
 {
     struct mgpu_gpu_facts facts;
     MGPU_TRY(mgpu_cuda_facts(&facts, number));
-    *gpu = mgpu_known_gpu(facts.name, facts.sm, facts.memory);
+    *gpu = mgpu_known_gpu(&facts);
     t->device[i].kind = kind_of_gpu(t, *gpu, &facts);
     t->device[i].memory = facts.memory;
     return 0;

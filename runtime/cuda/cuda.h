@@ -19,6 +19,7 @@ struct mgpu_gpu_facts {
     char name[128]; /* "NVIDIA H100 80GB HBM3" */
     int sm;         /* compute capability: 90 is 9.0 */
     int64_t memory; /* bytes */
+    double bytes;   /* per second, of its memory; 0: the driver does not say */
 };
 int mgpu_cuda_facts(struct mgpu_gpu_facts *out, int index);
 

@@ -57,6 +57,19 @@ static int no_such_device(int index, int count)
                      why);
 }
 
+/* A clock in kHz, two transfers of so many bits a cycle. */
+static CUresult ask_bandwidth(const struct mgpu_cuda_driver *driver, CUdevice device, double *bytes)
+{
+    int clock = 0, bits = 0;
+    CUresult result =
+        driver->cuDeviceGetAttribute(&clock, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, device);
+    if (result == CUDA_SUCCESS)
+        result = driver->cuDeviceGetAttribute(&bits, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH,
+                                              device);
+    *bytes = 1e3 * clock * 2 * bits / 8;
+    return result;
+}
+
 int mgpu_cuda_driver_facts(const struct mgpu_cuda_driver *driver, int index,
                            struct mgpu_gpu_facts *out)
 {
@@ -78,6 +91,8 @@ int mgpu_cuda_driver_facts(const struct mgpu_cuda_driver *driver, int index,
     if (result == CUDA_SUCCESS)
         result = driver->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
                                               device);
+    if (result == CUDA_SUCCESS)
+        result = ask_bandwidth(driver, device, &out->bytes);
     out->sm = 10 * major + minor;
     out->memory = (int64_t)memory;
     return mgpu_cuda_status(driver, result, "asking for the GPU's properties");

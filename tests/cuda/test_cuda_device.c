@@ -50,7 +50,10 @@ static CUresult get_name(char *name, int size, CUdevice device)
 static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
     (void)device;
-    *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? fake.major : fake.minor;
+    *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? fake.major
+             : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? fake.minor
+             : attribute == CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE        ? 1000000
+                                                                         : 256;
     return CUDA_SUCCESS;
 }
 
@@ -88,7 +91,8 @@ static void check_driver(void)
     CHECK(sm == 90);
     struct mgpu_gpu_facts facts;
     CHECK_OK(mgpu_cuda_driver_facts(&driver, 1, &facts));
-    CHECK(!strcmp(facts.name, "GPU 1") && facts.sm == 90 && facts.memory == INT64_C(1) << 35);
+    CHECK(!strcmp(facts.name, "GPU 1") && facts.sm == 90 && facts.memory == INT64_C(1) << 35 &&
+          facts.bytes == 64e9);
     CHECK_FAILS(mgpu_cuda_driver_check(&driver, 2, &sm), "no GPU 2, only cuda:0 to cuda:1");
     fake.major = 7, fake.minor = 5;
     CHECK_OK(mgpu_cuda_driver_check(&driver, 1, &sm));

@@ -1,9 +1,6 @@
-/* --list-ops, --list-devices. */
+/* --list-ops. */
 #include "importer/operators.h"
-#include "partitioner/profile.h"
-#include "partitioner/topology_private.h"
 #include "runtime/backend.h"
-#include "runtime/base/status.h"
 #include "runtime/mgpu.h"
 
 #include <json-c/json.h>
@@ -169,87 +166,5 @@ int mgpu_list_operators(bool json, FILE *to)
     fprintf(to, "  %-16s note\n", "kernels (cpu)");
     for (int i = 0; mgpu_ops[i]; i++)
         print_operator(mgpu_ops[i], to);
-    return 0;
-}
-
-/* ---- Devices --------------------------------------------------------------------------------- */
-
-static void print_here(const struct mgpu_topology *t, const char *machine, FILE *to)
-{
-    const struct mgpu_topology_device *d = &t->device[0];
-    fprintf(to,
-            "here (%s):\n"
-            "  %-9s %d thread%s, %.1f GiB; cpu:0,cpu:1 ... divide them\n\n",
-            machine, d->name, t->kind[d->kind].threads, t->kind[d->kind].threads == 1 ? "" : "s",
-            (double)d->memory / 0x1p30);
-}
-
-static void print_known(const struct mgpu_known_device *k, FILE *to)
-{
-    fprintf(to, "  %-9s", k->name);
-    for (int r = 0; r < MGPU_RATES; r++)
-        if (k->tflops[r] > 0)
-            fprintf(to, " %6.4g", k->tflops[r]);
-        else
-            fprintf(to, " %6s", "-");
-    fprintf(to, " %7.4g %5.4g", k->memory_gb_s, k->memory_gib);
-    if (k->nvlink_gb_s > 0)
-        fprintf(to, " %7.4g", k->nvlink_gb_s);
-    else
-        fprintf(to, " %7s", "-");
-    fprintf(to, " %6.4g %8.4g\n", k->pcie_gb_s, k->network_gbit);
-}
-
-static struct json_object *known_json(const struct mgpu_known_device *k)
-{
-    static const char *const rate[MGPU_RATES] = {"f64", "f32", "tf32", "half"};
-    struct json_object *o = json_object_new_object(), *flops = json_object_new_object();
-    json_object_object_add(o, "name", json_object_new_string(k->name));
-    for (int r = 0; r < MGPU_RATES; r++)
-        if (k->tflops[r] > 0)
-            json_object_object_add(flops, rate[r], json_object_new_double(k->tflops[r]));
-    json_object_object_add(o, "tflops", flops);
-    json_object_object_add(o, "memory_gb_s", json_object_new_double(k->memory_gb_s));
-    json_object_object_add(o, "memory_gib", json_object_new_double(k->memory_gib));
-    json_object_object_add(o, "nvlink_gb_s", json_object_new_double(k->nvlink_gb_s));
-    json_object_object_add(o, "pcie_gb_s", json_object_new_double(k->pcie_gb_s));
-    json_object_object_add(o, "network_gbit", json_object_new_double(k->network_gbit));
-    return o;
-}
-
-static int devices_json(const struct mgpu_topology *t, const char *machine, FILE *to)
-{
-    struct json_object *o = json_object_new_object(), *here = json_object_new_array();
-    struct json_object *cpu = json_object_new_object(), *known = json_object_new_array();
-    json_object_object_add(cpu, "name", json_object_new_string(t->device[0].name));
-    json_object_object_add(cpu, "machine", json_object_new_string(machine));
-    json_object_object_add(cpu, "threads", json_object_new_int(t->kind[t->device[0].kind].threads));
-    json_object_object_add(cpu, "memory_bytes", json_object_new_int64(t->device[0].memory));
-    json_object_array_add(here, cpu);
-    for (const struct mgpu_known_device *k = mgpu_known_devices; k->name; k++)
-        json_object_array_add(known, known_json(k));
-    json_object_object_add(o, "here", here);
-    json_object_object_add(o, "known", known);
-    return print_json(o, to);
-}
-
-int mgpu_list_devices(bool json, FILE *to)
-{
-    struct mgpu_topology *t;
-    MGPU_TRY(mgpu_topology_parse(&t, "cpu"));
-    const char *machine = mgpu_machine_name(t->arena);
-    if (json) {
-        devices_json(t, machine, to);
-    } else {
-        print_here(t, machine, to);
-        fputs("known by name (8xh100-nvlink, 4xa100-pcie, 2x8xh100-ib, 4x4xv100-eth25):\n"
-              "             TFLOP/s, dense              memory         link GB/s   network\n"
-              "  name         f64    f32   tf32   half    GB/s   GiB  nvlink   pcie     Gb/s\n",
-              to);
-        for (const struct mgpu_known_device *k = mgpu_known_devices; k->name; k++)
-            print_known(k, to);
-        fputs("\n2xcpu: one-core CPU devices as here; FILE.json: a topology of your own\n", to);
-    }
-    mgpu_topology_free(t);
     return 0;
 }

@@ -105,6 +105,14 @@ static void keep_pages(void)
     mallopt(M_TOP_PAD, TOP);
 }
 
+/* Planning for another machine is fine; that the plan is for another one is said. */
+static void tell_where(const struct mgpu_partition *p, const struct mgpu_partition_command *c)
+{
+    bool written = c->plan || c->annotate || c->json;
+    if (written && !c->quiet && mgpu_partition_runs_here(p) < 0)
+        fprintf(stderr, "note: mgpu-train cannot run this plan here: %s\n", mgpu_error());
+}
+
 static int plan(const struct mgpu_partition_command *c)
 {
     struct mgpu_partition *p;
@@ -118,6 +126,8 @@ static int plan(const struct mgpu_partition_command *c)
         mgpu_partition_table(p, (int)c->top, print ? stderr : stdout);
     if (rc == 0 && print)
         rc = mgpu_partition_print(p, stdout);
+    if (rc == 0)
+        tell_where(p, c);
     mgpu_partition_free(p);
     return rc;
 }

@@ -76,7 +76,10 @@ static void tell_likeness(const struct mgpu_topology *t)
 {
     for (int k = 0; k < t->kinds; k++)
         if (t->kind[k].stands_for)
-            mgpu_note("no table has the GPU '%s': its costs are those of the most alike, %s",
+            mgpu_note("no table has the GPU '%s': its costs are those of %s, whose memory "
+                      "is about as fast; for those of another, plan for its name (mgpu-partition "
+                      "--devices KIND) or for a "
+                      "topology file (--list-devices has the kinds)",
                       t->kind[k].stands_for, t->kind[k].name);
 }
 
@@ -230,7 +233,6 @@ static int run(struct mgpu_planner *p)
 {
     MGPU_TRY(settle_words(p));
     MGPU_TRY(settle_devices(p));
-    MGPU_TRY(mgpu_planner_may_measure(p));
     MGPU_TRY(settle_model(p));
     MGPU_TRY(settle_pins(p));
     MGPU_TRY(settle_variants(p));
@@ -238,8 +240,8 @@ static int run(struct mgpu_planner *p)
     return mgpu_prefix(search(p), "%s", p->model->path);
 }
 
-int mgpu_planner_run(struct mgpu_planned **out, const struct mgpu_planner_model *model,
-                     const struct mgpu_planner_options *options)
+int mgpu_planner_run_team(struct mgpu_planned **out, const struct mgpu_planner_model *model,
+                          const struct mgpu_planner_options *options)
 {
     struct mgpu_arena *arena = mgpu_arena_new();
     struct mgpu_planner p = {

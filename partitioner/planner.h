@@ -67,7 +67,9 @@ struct mgpu_planned {
     struct mgpu_report report;
 };
 
-/* Chooses a plan: never predicted slower than one device or data parallelism where those fit.
+/* Chooses a plan: never predicted slower than one device or data parallelism where those fit. Of
+ * devices here that cannot train together (several GPUs, a GPU and the CPU) those that can are
+ * planned by themselves, and the fastest plan is taken; what was left out is told.
  * MGPU_EUSAGE: unknown devices, pins that match nothing. MGPU_EINVALID: no plan fits the memory
  * (needed and available bytes), or none of the strategy that was asked for exists (why). */
 int mgpu_planner_run(struct mgpu_planned **out, const struct mgpu_planner_model *model,

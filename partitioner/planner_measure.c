@@ -54,19 +54,18 @@ static int measure_all(struct mgpu_planner *p, const struct mgpu_rank_device *de
     return 0;
 }
 
-int mgpu_planner_may_measure(const struct mgpu_planner *p)
+int mgpu_planner_may_measure(const struct mgpu_planner_options *o, const struct mgpu_topology *t)
 {
-    const struct mgpu_topology *t = p->planned->topology;
-    if (!p->options->measure)
+    if (!o->measure)
         return 0;
     if (!t->present)
-        return mgpu_fail(MGPU_EUSAGE, "--measure: %s are not here", p->options->devices);
+        return mgpu_fail(MGPU_EUSAGE, "--measure: %s are not here", o->devices);
     if (mgpu_topology_all_cpus(t))
         return 0;
     return mgpu_fail(MGPU_EUNSUPPORTED,
                      "--measure: only ranks on the CPU are measured so far, not those of %s; "
                      "without --measure a GPU's times are those of its table",
-                     p->options->devices);
+                     o->devices);
 }
 
 int mgpu_planner_measure(struct mgpu_planner *p)

@@ -63,7 +63,12 @@ void mgpu_planner_tasks_free(struct mgpu_planner *planner);
 void mgpu_planner_find_sums(struct mgpu_planner *planner, const struct mgpu_graph *g);
 
 /* Whether the devices are what --measure can time, where that is asked for. */
-int mgpu_planner_may_measure(const struct mgpu_planner *planner);
+int mgpu_planner_may_measure(const struct mgpu_planner_options *options,
+                             const struct mgpu_topology *topology);
+
+/* mgpu_planner_run for devices that can train in one step together, or that are not here. */
+int mgpu_planner_run_team(struct mgpu_planned **out, const struct mgpu_planner_model *model,
+                          const struct mgpu_planner_options *options);
 
 /* Times the operators at the batches that single, branch-wise and data parallel steps have. */
 int mgpu_planner_measure(struct mgpu_planner *planner);

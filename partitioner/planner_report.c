@@ -339,6 +339,20 @@ static void list_spans(struct make *m)
     planned->report.spans = n;
 }
 
+/* Whose numbers GPUs are predicted with. */
+static const char *costs_text(const struct mgpu_planner *p)
+{
+    const struct mgpu_topology *t = p->planned->topology;
+    const char *text = "";
+    for (int k = 0; k < t->kinds; k++)
+        if (!t->kind[k].threads)
+            text = mgpu_arena_format(p->planned->arena, "%s%s %s (%.4g TFLOP/s in f32, %.4g GB/s)",
+                                     text, *text ? "," : "GPUs are predicted with the numbers of",
+                                     t->kind[k].name, t->kind[k].flops[MGPU_RATE_F32] * 1e-12,
+                                     t->kind[k].bytes * 1e-9);
+    return text;
+}
+
 /* What one device with all weights saves the others, and what it costs. */
 static const char *weights_text(const struct mgpu_planner *p, const struct mgpu_candidate *c)
 {
@@ -374,5 +388,6 @@ void mgpu_planner_report(struct mgpu_planner *p, const struct mgpu_search_result
     planned->report.training = mgpu_arena_string(planned->arena, p->model->training);
     planned->report.placement =
         mgpu_arena_string(planned->arena, result->placement ? result->placement : "");
+    planned->report.costs = costs_text(p);
     planned->report.weights = weights_text(p, m.chosen);
 }

@@ -24,6 +24,7 @@ struct mgpu_report {
     const char *topology;               /* as asked for */
     const char *training;               /* "adam, mse on 'y', f32" */
     const char *placement;              /* a sentence on what placement can win, or "" */
+    const char *costs;                  /* whose numbers its GPUs have, or "" */
     const char *weights;                /* the same on what --weights-on saves and costs */
     int spans;
     const struct mgpu_span *span; /* of one replica: devices below plan->places */

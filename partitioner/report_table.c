@@ -119,6 +119,8 @@ static void print_bounds(const struct mgpu_report *r, FILE *to)
                 mgpu_ms_text(ms, p->lower_bound_ms), 100 * (p->step_ms / p->lower_bound_ms - 1));
     if (*r->placement)
         fprintf(to, "%s\n", r->placement);
+    if (*r->costs)
+        fprintf(to, "%s\n", r->costs);
     if (*r->weights)
         fprintf(to, "%s\n", r->weights);
 }

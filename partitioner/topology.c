@@ -432,12 +432,20 @@ static int kind_of_threads(struct mgpu_topology *t, int threads, int busy)
     return t->kinds++;
 }
 
-static int kind_of_gpu(struct mgpu_topology *t, const struct mgpu_known_device *known)
+/* GPUs that call themselves otherwise are kinds of their own, with the same numbers. */
+static int kind_of_gpu(struct mgpu_topology *t, const struct mgpu_known_device *known,
+                       const struct mgpu_gpu_facts *facts)
 {
-    for (int k = 0; k < t->kinds; k++)
-        if (!strcmp(t->kind[k].name, known->name))
+    const char *other = mgpu_is_called(facts->name, known) ? "" : facts->name;
+    for (int k = 0; k < t->kinds; k++) {
+        const char *stands_for = t->kind[k].stands_for ? t->kind[k].stands_for : "";
+        if (!strcmp(t->kind[k].name, known->name) && !strcmp(stands_for, other))
             return k;
+    }
     mgpu_kind_of_known(&t->kind[t->kinds], known);
+    t->kind[t->kinds].sm = facts->sm;
+    if (*other)
+        t->kind[t->kinds].stands_for = mgpu_arena_string(t->arena, other);
     return t->kinds++;
 }
 
@@ -446,10 +454,8 @@ static int add_gpu(struct mgpu_topology *t, int i, int number, const struct mgpu
 {
     struct mgpu_gpu_facts facts;
     MGPU_TRY(mgpu_cuda_facts(&facts, number));
-    *gpu = mgpu_known_gpu(facts.name, facts.sm, facts.memory);
-    t->device[i].kind = kind_of_gpu(t, *gpu);
-    if (!mgpu_is_called(facts.name, *gpu))
-        t->kind[t->device[i].kind].stands_for = mgpu_arena_string(t->arena, facts.name);
+    *gpu = mgpu_known_gpu(&facts);
+    t->device[i].kind = kind_of_gpu(t, *gpu, &facts);
     t->device[i].memory = facts.memory;
     return 0;
 }
@@ -497,12 +503,24 @@ static void links_here(struct mgpu_topology *t, const struct mgpu_known_device *
     }
 }
 
+/* The machine that is planned for may be another one. */
+static int read_here(struct mgpu_rank_device **here, int *count, const char *spec)
+{
+    int rc = mgpu_devices_option(here, count, spec, 0);
+    if (rc != MGPU_EDEVICE)
+        return rc;
+    return mgpu_fail(rc,
+                     "%s; to plan for GPUs that are not here, name their kind: --devices h100, "
+                     "8xh100-nvlink (--list-devices)",
+                     mgpu_error());
+}
+
 static int parse_here(struct mgpu_topology **out, const char *spec)
 {
     const struct mgpu_known_device *gpu;
     struct mgpu_rank_device *here;
     int count;
-    MGPU_TRY(mgpu_devices_parse(&here, &count, spec, 0));
+    MGPU_TRY(read_here(&here, &count, spec));
     struct mgpu_topology *t = mgpu_topology_new(spec, count, count);
     int rc = add_here(t, here, &gpu);
     free(here);

@@ -2,10 +2,11 @@
  * sparse ones); bandwidths are what measurements and NCCL's topology search plan with, not the raw
  * ones. */
 #include "partitioner/topology_private.h"
+#include "runtime/cuda/cuda.h"
 
 #include <ctype.h>
-#include <limits.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 const struct mgpu_known_device mgpu_known_devices[] = {
@@ -43,19 +44,25 @@ bool mgpu_is_called(const char *name, const struct mgpu_known_device *known)
     return false;
 }
 
-const struct mgpu_known_device *mgpu_known_gpu(const char *name, int sm, int64_t memory)
+/* How far a row is from a GPU: of its own rows the memory counts; of others bandwidth, and then a
+ * little, since neighbours of one bandwidth are told apart by it, how much older or newer it is. */
+static double distance(const struct mgpu_known_device *k, const struct mgpu_gpu_facts *gpu)
 {
-    const struct mgpu_known_device *best = NULL;
-    int most = 0;
-    for (const struct mgpu_known_device *k = mgpu_known_devices; k->name; k++) {
-        int fits = mgpu_is_called(name, k) ? INT_MAX : k->sm <= sm ? k->sm : 0;
-        double off = fabs(k->memory_gib - (double)memory / 0x1p30);
-        if (fits < most ||
-            (best && fits == most && off >= fabs(best->memory_gib - (double)memory / 0x1p30)))
-            continue;
-        best = k;
-        most = fits;
-    }
+    enum { OTHER = 1000 };
+    static const double AGE = 0.02; /* of a tenth of a version */
+    double memory = fabs(log(k->memory_gib * 0x1p30 / ((double)gpu->memory + 1)));
+    if (mgpu_is_called(gpu->name, k))
+        return memory;
+    double speed = gpu->bytes > 0 ? fabs(log(k->memory_gb_s * 1e9 / gpu->bytes)) : memory;
+    return OTHER + speed + AGE * abs(k->sm - gpu->sm);
+}
+
+const struct mgpu_known_device *mgpu_known_gpu(const struct mgpu_gpu_facts *gpu)
+{
+    const struct mgpu_known_device *best = mgpu_known_devices;
+    for (const struct mgpu_known_device *k = best; k->name; k++)
+        if (distance(k, gpu) < distance(best, gpu))
+            best = k;
     return best;
 }
 

@@ -24,9 +24,10 @@ struct mgpu_known_device {
 /* The table, ended by a NULL name. */
 extern const struct mgpu_known_device mgpu_known_devices[];
 
-/* The row of a GPU that calls itself `name`; where none is called so, one of the newest that are no
- * newer. Of several the one whose memory is most alike. */
-const struct mgpu_known_device *mgpu_known_gpu(const char *name, int sm, int64_t memory);
+/* The row of a GPU that calls itself as `gpu` does, of several the one whose memory is most alike;
+ * else the row whose memory has the most similar bandwidth and that is of about the same age. */
+struct mgpu_gpu_facts;
+const struct mgpu_known_device *mgpu_known_gpu(const struct mgpu_gpu_facts *gpu);
 
 /* "NVIDIA A100-SXM4-80GB" is called an a100 and an a100-80. */
 bool mgpu_is_called(const char *name, const struct mgpu_known_device *known);

@@ -277,6 +277,10 @@ int mgpu_partition_timeline(const struct mgpu_partition *partition, const char *
 int mgpu_partition_html(const struct mgpu_partition *partition, const char *path);
 int mgpu_partition_annotate(const struct mgpu_partition *partition, const char *path);
 
+/* Whether mgpu-train can run the plan on this machine: 0, or MGPU_EDEVICE, MGPU_EUNSUPPORTED or
+ * MGPU_EUSAGE and why not. */
+int mgpu_partition_runs_here(const struct mgpu_partition *partition);
+
 /* Runs a plan here with made-up data and prints what was predicted beside what was measured. */
 int mgpu_verify(const char *model, const char *plan, const struct mgpu_options *options,
                 const struct mgpu_partition_options *partition, bool json, FILE *to);

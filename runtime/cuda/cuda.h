@@ -19,11 +19,19 @@ struct mgpu_gpu_facts {
     char name[128]; /* "NVIDIA H100 80GB HBM3" */
     int sm;         /* compute capability: 90 is 9.0 */
     int64_t memory; /* bytes */
+    double bytes;   /* per second, of its memory; 0: the driver does not say */
 };
 int mgpu_cuda_facts(struct mgpu_gpu_facts *out, int index);
 
+/* Bytes of GPU `index` that are free; the GPU is taken for a moment. */
+int mgpu_cuda_free_memory(int64_t *bytes, int index);
+
+/* The CUDA that the driver here runs: 13010 is 13.1. */
+int mgpu_cuda_version(int *version);
+
 /* Where a run goes that names no devices: "cuda:0" where that can be taken (it is, for a moment);
- * else "cpu", and if there is a GPU all the same a warning says why. */
+ * else "cpu", and if there is a GPU all the same a warning says why (also in a build without
+ * CUDA). */
 const char *mgpu_cuda_default(void);
 
 /* The engines of the ranks of one GPU, replicas * places of them (engine.h). They are freed one by

@@ -57,6 +57,18 @@ static int no_such_device(int index, int count)
                      why);
 }
 
+/* A clock in kHz, two transfers of so many bits a cycle. */
+static int ask_bandwidth(const struct mgpu_cuda_driver *driver, CUdevice device, double *bytes)
+{
+    int clock = 0, bits = 0;
+    DRIVER_TRY(driver, cuDeviceGetAttribute,
+               (&clock, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, device));
+    DRIVER_TRY(driver, cuDeviceGetAttribute,
+               (&bits, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, device));
+    *bytes = 1e3 * clock * 2 * bits / 8;
+    return 0;
+}
+
 static int ask_facts(const struct mgpu_cuda_driver *driver, int index, struct mgpu_gpu_facts *out)
 {
     int major = 0, minor = 0;
@@ -71,7 +83,7 @@ static int ask_facts(const struct mgpu_cuda_driver *driver, int index, struct mg
                (&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device));
     out->sm = 10 * major + minor;
     out->memory = (int64_t)memory;
-    return 0;
+    return ask_bandwidth(driver, device, &out->bytes);
 }
 
 int mgpu_cuda_driver_facts(const struct mgpu_cuda_driver *driver, int index,
@@ -104,6 +116,42 @@ int mgpu_cuda_facts(struct mgpu_gpu_facts *out, int index)
     struct mgpu_cuda_driver driver;
     MGPU_TRY(mgpu_cuda_load_driver(&driver));
     return mgpu_cuda_driver_facts(&driver, index, out);
+}
+
+/* Memory is a context's to tell. */
+static int ask_free(const struct mgpu_cuda_driver *driver, int index, size_t *available)
+{
+    CUdevice device;
+    CUcontext context;
+    size_t total;
+    MGPU_TRY(mgpu_cuda_status(driver, driver->cuDeviceGet(&device, index), "cuDeviceGet"));
+    MGPU_TRY(mgpu_cuda_status(driver, driver->cuDevicePrimaryCtxRetain(&context, device),
+                              "cuDevicePrimaryCtxRetain"));
+    CUresult result = driver->cuCtxSetCurrent(context);
+    if (result == CUDA_SUCCESS)
+        result = driver->cuMemGetInfo(available, &total);
+    driver->cuCtxSetCurrent(NULL);
+    driver->cuDevicePrimaryCtxRelease(device);
+    return mgpu_cuda_status(driver, result, "cuMemGetInfo");
+}
+
+int mgpu_cuda_free_memory(int64_t *bytes, int index)
+{
+    struct mgpu_cuda_driver driver;
+    int count;
+    size_t available = 0;
+    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&driver), "no NVIDIA driver"));
+    MGPU_TRY(mgpu_cuda_driver_count(&driver, &count));
+    MGPU_TRY(index < count ? ask_free(&driver, index, &available) : no_such_device(index, count));
+    *bytes = (int64_t)available;
+    return 0;
+}
+
+int mgpu_cuda_version(int *version)
+{
+    struct mgpu_cuda_driver driver;
+    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&driver), "no NVIDIA driver"));
+    return mgpu_cuda_status(&driver, driver.cuDriverGetVersion(version), "cuDriverGetVersion");
 }
 
 int mgpu_cuda_count(int *count)

@@ -415,7 +415,7 @@ static int open_rank(struct mgpu_gpu_ranks *all, int r)
 
 static int cannot_use(int gpu, int rc)
 {
-    return mgpu_prefix(rc, "cuda:%d cannot be used (for the CPU, type --devices cpu)", gpu);
+    return mgpu_prefix(rc, "cuda:%d cannot be used", gpu);
 }
 
 int mgpu_cuda_engines(struct mgpu_engine **out, int gpu, bool tf32, int replicas, int places)

@@ -4,10 +4,27 @@
 #include "runtime/base/status.h"
 #include "runtime/cuda/compile.h"
 
+#include <dlfcn.h>
+#include <unistd.h>
+
+/* What speaks for a GPU here, that a build with CUDA might use; NULL: nothing. */
+static const char *sign_of_gpu(void)
+{
+    if (access("/dev/nvidia0", F_OK) == 0)
+        return "/dev/nvidia0";
+    return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) ? "libcuda.so.1" : NULL;
+}
+
 int mgpu_cuda_count(int *count)
 {
+    const char *sign = sign_of_gpu();
     *count = 0;
-    return mgpu_fail(MGPU_EDEVICE, "this build has no CUDA (cmake -DMGPU_CUDA=ON)");
+    return mgpu_fail(MGPU_EDEVICE,
+                     "this build has no CUDA%s%s%s; for a GPU, install the headers of CUDA and "
+                     "cuDNN (cuda.h, nvrtc.h, cublasLt.h, cudnn.h) and build with cmake "
+                     "-DMGPU_CUDA=ON",
+                     sign ? ", though a GPU seems to be here (" : "", sign ? sign : "",
+                     sign ? ")" : "");
 }
 
 int mgpu_cuda_check(int index)
@@ -23,8 +40,22 @@ int mgpu_cuda_facts(struct mgpu_gpu_facts *out, int index)
     return mgpu_cuda_check(index);
 }
 
+int mgpu_cuda_free_memory(int64_t *bytes, int index)
+{
+    *bytes = 0;
+    return mgpu_cuda_check(index);
+}
+
+int mgpu_cuda_version(int *version)
+{
+    return mgpu_cuda_count(version);
+}
+
 const char *mgpu_cuda_default(void)
 {
+    int count;
+    if (sign_of_gpu() && mgpu_cuda_count(&count) < 0)
+        mgpu_warn("training on the CPU: %s", mgpu_error());
     return "cpu";
 }
 

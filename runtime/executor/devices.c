@@ -38,7 +38,7 @@ struct list {
 static int add(struct list *l, int number)
 {
     if (l->count == MGPU_MAX_RANKS)
-        return mgpu_fail(MGPU_EUSAGE, "--devices: more than %d ranks", MGPU_MAX_RANKS);
+        return mgpu_fail(MGPU_EUSAGE, "more than %d ranks", MGPU_MAX_RANKS);
     l->number[l->count++] = number;
     return 0;
 }
@@ -59,16 +59,14 @@ static int parse_numbers(struct list *l, const char *item, const char **at)
     do {
         ++*at;
         if (parse_number(at, &from) < 0)
-            return mgpu_fail(MGPU_EUSAGE,
-                             "--devices: '%s' needs a device number, 0 to %d, after ':'", item,
+            return mgpu_fail(MGPU_EUSAGE, "'%s' needs a device number, 0 to %d, after ':'", item,
                              MOST_NUMBER);
         to = from;
         if (**at == '-' && (++*at, parse_number(at, &to) < 0))
-            return mgpu_fail(MGPU_EUSAGE,
-                             "--devices: '%s' needs a device number, 0 to %d, after '-'", item,
+            return mgpu_fail(MGPU_EUSAGE, "'%s' needs a device number, 0 to %d, after '-'", item,
                              MOST_NUMBER);
         if (to < from)
-            return mgpu_fail(MGPU_EUSAGE, "--devices: '%s' counts down", item);
+            return mgpu_fail(MGPU_EUSAGE, "'%s' counts down", item);
         for (int i = from; i <= to; i++)
             MGPU_TRY(add(l, i));
     } while (**at == ',' && isdigit((unsigned char)(*at)[1]));
@@ -99,23 +97,21 @@ static int parse_gpus(struct list *l, const char *item, const char **at)
 {
     struct list gpus = {0};
     int rc = list_gpus(&gpus, item, at);
+    if (rc == MGPU_EDEVICE)
+        return mgpu_prefix(rc, "cuda:all cannot be used");
     for (int i = 0; i < gpus.count && rc == 0; i++)
-        rc = mgpu_cuda_check(gpus.number[i]);
+        rc = mgpu_prefix(mgpu_cuda_check(gpus.number[i]), "cuda:%d cannot be used", gpus.number[i]);
     for (int i = 0; i < gpus.count && rc == 0; i++)
         rc = add(l, GPU + gpus.number[i]);
-    return rc == MGPU_EUSAGE ? rc
-                             : mgpu_prefix(rc,
-                                           "--devices: '%s' cannot be used (for the CPU, type "
-                                           "--devices cpu)",
-                                           item);
+    return rc;
 }
 
 static int no_device(const char *item)
 {
     return mgpu_fail(MGPU_EUSAGE,
-                     "--devices: '%s' is no device here; use cuda:0, cpu, cpu:0,cpu:1 or cpu:0-3 "
+                     "'%.*s' is no device here; use cuda:0, cpu, cpu:0,cpu:1 or cpu:0-3 "
                      "(8xh100-nvlink, 2xcpu and files are for mgpu-partition)",
-                     item);
+                     (int)strcspn(item, ","), item);
 }
 
 static int parse_list(struct list *l, const char *text)
@@ -125,7 +121,7 @@ static int parse_list(struct list *l, const char *text)
         const char *item = at;
         bool gpu = !strncasecmp(at, "cuda", 4), cpu = !strncasecmp(at, "cpu", 3);
         if (!*item)
-            return mgpu_fail(MGPU_EUSAGE, "--devices: '%s' lacks a device at its end", text);
+            return mgpu_fail(MGPU_EUSAGE, "'%s' lacks a device at its end", text);
         at += gpu ? 4 : cpu ? 3 : 0;
         if ((!gpu && !cpu) || (*at && *at != ':' && *at != ','))
             return no_device(item);
@@ -198,6 +194,24 @@ int mgpu_devices_parse(struct mgpu_rank_device **out, int *count, const char *te
     *out = d;
     *count = l.count;
     return 0;
+}
+
+int mgpu_devices_option(struct mgpu_rank_device **out, int *count, const char *text, int threads)
+{
+    int rc = mgpu_prefix(mgpu_devices_parse(out, count, text, threads), "--devices");
+    if (rc == MGPU_EDEVICE)
+        return mgpu_fail(rc, "%s; for the CPU, type --devices cpu", mgpu_error());
+    return rc;
+}
+
+int mgpu_device_check_beside(const char *device, bool cpu, const char *first, bool first_cpu)
+{
+    if (cpu ? first_cpu : !first_cpu && !strcmp(device, first))
+        return 0;
+    return mgpu_fail(
+        MGPU_EUNSUPPORTED,
+        "%s beside %s: ranks on several GPUs, or on GPUs and the CPU, are not supported", device,
+        first);
 }
 
 int mgpu_devices_multiplex(struct mgpu_rank_device **devices, int *count, int ranks)

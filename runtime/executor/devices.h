@@ -21,8 +21,16 @@ struct mgpu_rank_device {
 };
 
 /* One entry a rank; free with free(). `threads` > 0 sets the threads of every rank;
- * OMP_THREAD_LIMIT bounds them. Errors name the part of the list that is wrong. */
+ * OMP_THREAD_LIMIT bounds them. Errors name the part of the list that is wrong: MGPU_EUSAGE, and
+ * MGPU_EDEVICE for a GPU that cannot be used. mgpu_devices_option: of a list that a person typed
+ * after --devices; says what else to type. */
 int mgpu_devices_parse(struct mgpu_rank_device **out, int *count, const char *list, int threads);
+int mgpu_devices_option(struct mgpu_rank_device **out, int *count, const char *list, int threads);
+
+/* Whether a rank on `device` can train beside one on `first`: both on the CPU, or both on one GPU.
+ * MGPU_EUNSUPPORTED names both. What this sorts out mgpu-train refuses, and the planner leaves out.
+ */
+int mgpu_device_check_beside(const char *device, bool cpu, const char *first, bool first_cpu);
 
 /* Whether a device can train in `precision` (a word of --precision): a CPU, or a GPU of compute
  * capability `sm` (90: 9.0; 0: not known). What it cannot is refused; a CPU is let take float32 for

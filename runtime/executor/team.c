@@ -110,11 +110,8 @@ static int make_engines(struct mgpu_team *team, const struct mgpu_rank_device *d
     struct mgpu_engine *engine[MGPU_MAX_RANKS];
     bool gpu = devices[0].gpu >= 0;
     for (int i = 0; i < team->size; i++)
-        if (devices[i].gpu != devices[0].gpu && (gpu || devices[i].gpu >= 0))
-            return mgpu_fail(MGPU_EUNSUPPORTED,
-                             "%s beside %s: ranks on several GPUs, or on GPUs and the CPU, are not "
-                             "supported; name one GPU (several times for several ranks)",
-                             devices[i].name, devices[0].name);
+        MGPU_TRY(
+            mgpu_device_check_beside(devices[i].name, devices[i].gpu < 0, devices[0].name, !gpu));
     if (gpu)
         MGPU_TRY(mgpu_cuda_engines(engine, devices[0].gpu, devices[0].tf32, replicas, places));
     for (int i = 0; i < team->size; i++)

@@ -168,8 +168,8 @@ int mgpu_find_towers(struct mgpu_plan *plan, struct mgpu_trainer *t, int64_t bat
 
 static bool on_cpus(const struct mgpu_trainer *t)
 {
-    bool cpus = !t->for_gpus;
-    for (int i = 0; t->devices && i < t->device_count; i++)
+    bool cpus = t->graphs_for != MGPU_FOR_GPUS, settled = t->graphs_for == MGPU_FOR_DEVICES;
+    for (int i = 0; t->devices && i < t->device_count && settled; i++)
         cpus = cpus && t->devices[i].gpu < 0;
     return cpus;
 }
@@ -180,7 +180,7 @@ static int fuse_attention(struct mgpu_graph *g, const struct mgpu_trainer *t)
 {
     bool cpus = on_cpus(t), library = !cpus && t->half;
     for (int i = 0; t->devices && i < t->device_count && library; i++)
-        library = mgpu_check_precision(&t->devices[i], "bf16") == 0;
+        library = t->devices[i].gpu < 0 || mgpu_check_precision(&t->devices[i], "bf16") == 0;
     return cpus || library ? mgpu_fuse_attention(g, library) : 0;
 }
 
@@ -274,8 +274,8 @@ static int compile_rank(struct mgpu_rank *rank, void *context)
     job->graph[r] = NULL;
     int rc = mgpu_compile(&job->compiled->program[r], g, &job->applied[r], &o);
     return rc == MGPU_EUNSUPPORTED && rank->device.gpu >= 0
-               ? mgpu_prefix(rc, "%s cannot train it (for the CPU, type --devices cpu)",
-                             rank->device.name)
+               ? mgpu_prefix(rc, "%s cannot train it (for the CPU, %s)", rank->device.name,
+                             mgpu_cpu_advice(job->t))
                : rc;
 }
 
@@ -412,10 +412,10 @@ static int too_little_memory(const struct mgpu_trainer *t, const struct mgpu_ran
     char why[1024], memory[MGPU_MEMORY_TEXT];
     bool trains = !t->options.inference, cpu = rank->device.gpu >= 0 && !t->half;
     snprintf(why, sizeof why, "%s", mgpu_error());
-    return mgpu_fail(MGPU_ENOMEM, "%s (%s); try a smaller --batch%s%s%s", why,
+    return mgpu_fail(MGPU_ENOMEM, "%s (%s); try a smaller --batch%s%s%s%s", why,
                      mgpu_memory_text(memory, rank->bytes), trains ? ", --accumulate M" : "",
                      trains && !t->options.recompute ? ", --recompute" : "",
-                     cpu ? ", or the CPU (--devices cpu)" : "");
+                     cpu ? "; or for the CPU, " : "", cpu ? mgpu_cpu_advice(t) : "");
 }
 
 static int allocate_rank(struct mgpu_trainer *t, int r, bool share)

@@ -126,12 +126,16 @@ struct mgpu_loss_scale {
     int64_t good, every; /* finite steps since it changed; it doubles after so many */
 };
 
+/* What graphs are built for: the trainer's devices; while it is planned, what is planned for now.
+ */
+enum mgpu_graphs_for { MGPU_FOR_DEVICES, MGPU_FOR_CPUS, MGPU_FOR_GPUS };
+
 struct mgpu_trainer {
     struct mgpu_arena *arena;
     struct mgpu_options options;
     char *path;    /* of the model */
     bool planning; /* there are no data, and labels are made up */
-    bool for_gpus; /* some device that is planned for is a GPU */
+    enum mgpu_graphs_for graphs_for;
 
     struct mgpu_onnx_file *file;
     struct mgpu_onnx_model *model;
@@ -144,7 +148,7 @@ struct mgpu_trainer {
     const char *fresh[3]; /* --classes: initializers of the new head; NULL at the end */
 
     struct mgpu_rank_device *devices;
-    int device_count; /* as asked for; the plan may take fewer */
+    int device_count; /* as asked for; once there is a plan, those that it gives a rank */
     struct mgpu_team *team;
     struct mgpu_plan *plan;
     struct mgpu_plan_file *plan_file; /* that it came from, or NULL */
@@ -258,6 +262,7 @@ int mgpu_trainer_planning(struct mgpu_trainer **out, const char *model,
                           const struct mgpu_options *options);
 /* What the planner asks of a trainer (of this kind or a real one). */
 struct mgpu_planner_model;
+struct mgpu_topology;
 void mgpu_planner_model_of(struct mgpu_planner_model *out, struct mgpu_trainer *t,
                            const char *precision);
 
@@ -268,7 +273,12 @@ const char *mgpu_step_rows_input(const struct mgpu_trainer *t);
 int mgpu_read_plan(struct mgpu_trainer *t);
 int mgpu_settle_plan(struct mgpu_trainer *t); /* plan, team */
 /* "cpu:0,cpu:1": the devices of t->plan_file. */
-const char *mgpu_plan_device_list(struct mgpu_trainer *t);
+const char *mgpu_plan_device_list(const struct mgpu_plan_file *plan, struct mgpu_arena *arena);
+/* Whether this machine has the devices of a plan that was made for them, and they can train
+ * together. */
+int mgpu_plan_runs_here(const struct mgpu_plan_file *plan, const struct mgpu_topology *topology);
+/* What to do for a run on the CPU, for messages; a plan names its own devices. */
+const char *mgpu_cpu_advice(const struct mgpu_trainer *t);
 
 /* ---- build.c: graphs and programs ---- */
 

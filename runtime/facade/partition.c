@@ -106,7 +106,7 @@ static int towers(struct mgpu_plan *plan, void *context, int64_t batch)
 static void take_devices(void *context, bool gpus)
 {
     struct mgpu_trainer *t = context;
-    t->for_gpus = gpus;
+    t->graphs_for = gpus ? MGPU_FOR_GPUS : MGPU_FOR_CPUS;
 }
 
 void mgpu_planner_model_of(struct mgpu_planner_model *out, struct mgpu_trainer *t,
@@ -213,6 +213,11 @@ int mgpu_partition_print(const struct mgpu_partition *p, FILE *to)
 int mgpu_partition_save(const struct mgpu_partition *p, const char *path)
 {
     return mgpu_plan_file_write(p->planned->plan, path);
+}
+
+int mgpu_partition_runs_here(const struct mgpu_partition *p)
+{
+    return mgpu_plan_runs_here(p->planned->plan, p->planned->topology);
 }
 
 int mgpu_partition_timeline(const struct mgpu_partition *p, const char *path)

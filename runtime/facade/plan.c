@@ -2,9 +2,11 @@
 #include "partitioner/annotate.h"
 #include "partitioner/plan_check.h"
 #include "partitioner/planner.h"
+#include "partitioner/topology.h"
 #include "runtime/base/file_name.h"
 #include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
+#include "runtime/cuda/cuda.h"
 #include "runtime/facade/facade.h"
 
 #include <stdlib.h>
@@ -31,20 +33,75 @@ static bool asks_for_places(const struct mgpu_options *o)
 
 /* ---- From a file ----------------------------------------------------------------------------- */
 
-const char *mgpu_plan_device_list(struct mgpu_trainer *t)
+const char *mgpu_plan_device_list(const struct mgpu_plan_file *plan, struct mgpu_arena *arena)
 {
     const char *list = "";
-    for (int i = 0; i < t->plan_file->devices; i++)
-        list = mgpu_arena_format(t->arena, "%s%s%s", list, i ? "," : "", t->plan_file->device[i]);
+    for (int i = 0; i < plan->devices; i++)
+        list = mgpu_arena_format(arena, "%s%s%s", list, i ? "," : "", plan->device[i]);
     return list;
 }
 
-/* Rank r is the plan's device r; devices behind those have nothing to do. */
+/* What no machine can run comes before what this one lacks. */
+int mgpu_plan_runs_here(const struct mgpu_plan_file *file, const struct mgpu_topology *topology)
+{
+    struct mgpu_rank_device *devices = NULL;
+    struct mgpu_plan *plan;
+    bool cpu[2] = {false};
+    int count;
+    MGPU_TRY(mgpu_plan_from_file(&plan, file));
+    int ranks = mgpu_plan_ranks(plan);
+    mgpu_plan_free(plan);
+    for (int i = 0; i < ranks; i++) {
+        int device = mgpu_topology_find(topology, file->device[i]);
+        cpu[i > 0] = device >= 0 && topology->kind[topology->device[device].kind].threads > 0;
+        MGPU_TRY(mgpu_device_check_beside(file->device[i], cpu[i > 0], file->device[0], cpu[0]));
+    }
+    int rc = mgpu_devices_parse(&devices, &count, mgpu_plan_device_list(file, file->arena), 0);
+    free(devices);
+    return rc;
+}
+
+/* The command that makes a plan which can run here. */
+static const char *other_plan(struct mgpu_trainer *t)
+{
+    const struct mgpu_options *o = &t->options;
+    int64_t batch = t->plan_file->batch > 0 ? t->plan_file->batch : t->batch;
+    const char *losses = "";
+    for (int i = 0; i < mgpu_text_count(o->loss); i++)
+        losses = mgpu_arena_format(t->arena, "%s --loss %s", losses, o->loss[i]);
+    return mgpu_arena_format(
+        t->arena, "mgpu-partition %s --devices %s --batch %lld%s --plan NEW.json", t->path,
+        mgpu_cuda_check(0) == 0 ? "cuda:0" : "cpu:0,cpu:1", (long long)batch, losses);
+}
+
+const char *mgpu_cpu_advice(const struct mgpu_trainer *t)
+{
+    return t->options.plan ? "make a plan: mgpu-partition --devices cpu" : "type --devices cpu";
+}
+
+/* What to do where devices cannot be used: a plan names its own, so that no --devices helps. */
+static int advise(struct mgpu_trainer *t, int rc)
+{
+    if (rc != MGPU_EDEVICE && rc != MGPU_EUNSUPPORTED)
+        return rc;
+    if (t->options.plan) {
+        const char *why = mgpu_arena_string(t->arena, mgpu_error());
+        return mgpu_fail(rc, "%s; make a plan for devices that are here: %s", why, other_plan(t));
+    }
+    if (rc == MGPU_EDEVICE)
+        return mgpu_fail(rc, "%s; for the CPU, %s", mgpu_error(), mgpu_cpu_advice(t));
+    return mgpu_fail(rc, "%s; name one GPU (several times for several ranks)", mgpu_error());
+}
+
+/* Rank r is the plan's device r; devices behind those have nothing to do. What a list of devices
+ * cannot be here a plan for another machine may be. */
 static int take_plan(struct mgpu_trainer *t, int *ranks)
 {
     free(t->devices);
     t->devices = NULL;
-    MGPU_TRY(mgpu_devices_parse(&t->devices, ranks, mgpu_plan_device_list(t), t->options.threads));
+    int rc = mgpu_devices_parse(&t->devices, ranks, mgpu_plan_device_list(t->plan_file, t->arena),
+                                t->options.threads);
+    MGPU_TRY(advise(t, rc == MGPU_EUSAGE ? MGPU_EDEVICE : rc));
     MGPU_TRY(mgpu_plan_from_file(&t->plan, t->plan_file));
     *ranks = mgpu_plan_ranks(t->plan);
     return 0;
@@ -120,6 +177,18 @@ static int keep_step_whole(const struct mgpu_trainer *t, bool asked, int *ranks)
     return 0;
 }
 
+/* A plan says itself which devices it is for. */
+static void tell_devices(const struct mgpu_trainer *t)
+{
+    const struct mgpu_plan_file *plan = t->plan_file;
+    for (int i = 0; t->options.devices && i < plan->devices; i++)
+        if (strcmp(t->devices[i].name, plan->device[i])) {
+            mgpu_note("--devices %s is not looked at: the plan is for %s", t->options.devices,
+                      mgpu_plan_device_list(plan, plan->arena));
+            return;
+        }
+}
+
 static int from_file(struct mgpu_trainer *t, int *ranks)
 {
     const struct mgpu_options *o = &t->options;
@@ -131,8 +200,11 @@ static int from_file(struct mgpu_trainer *t, int *ranks)
                                       "--deterministic beside it");
     MGPU_TRY(mgpu_prefix(check_file(t), "--plan %s", o->plan));
     if (o->devices && t->device_count != t->plan_file->devices)
-        return mgpu_fail(MGPU_EUSAGE, "--plan %s: is for %d devices, --devices names %d", o->plan,
-                         t->plan_file->devices, t->device_count);
+        return mgpu_fail(MGPU_EUSAGE,
+                         "--plan %s: is for %d devices, --devices names %d; leave "
+                         "--devices out, the plan has its own",
+                         o->plan, t->plan_file->devices, t->device_count);
+    tell_devices(t);
     MGPU_TRY(mgpu_prefix(take_plan(t, ranks), "--plan %s", o->plan));
     return t->plan->replicas > 1 ? keep_step_whole(t, true, ranks) : 0;
 }
@@ -168,6 +240,7 @@ static int from_planner(struct mgpu_trainer *t, enum choice choice, int *ranks)
                                            .recompute = o->recompute};
     mgpu_planner_model_of(&model, t, o->precision ? o->precision : "f32");
     MGPU_TRY(mgpu_planner_run(&planned, &model, &options));
+    t->graphs_for = MGPU_FOR_DEVICES;
     note_choice(planned->plan);
     t->plan_file = planned->plan;
     planned->plan = NULL;
@@ -177,6 +250,16 @@ static int from_planner(struct mgpu_trainer *t, enum choice choice, int *ranks)
 
 /* ---- The choice ------------------------------------------------------------------------------ */
 
+static bool are_together(const struct mgpu_trainer *t)
+{
+    bool together = true;
+    const struct mgpu_rank_device *d = t->devices;
+    for (int i = 1; i < t->device_count; i++)
+        together = together &&
+                   mgpu_device_check_beside(d[i].name, d[i].gpu < 0, d[0].name, d[0].gpu < 0) == 0;
+    return together;
+}
+
 static int choose(struct mgpu_trainer *t, int *ranks)
 {
     const struct mgpu_options *o = &t->options;
@@ -185,7 +268,8 @@ static int choose(struct mgpu_trainer *t, int *ranks)
     if (o->plan)
         return from_file(t, ranks);
     bool placed = choice >= BRANCH || asks_for_places(o);
-    if (choice == SINGLE && *ranks > 1 && !placed)
+    bool together = are_together(t);
+    if (choice == SINGLE && *ranks > 1 && together && !placed)
         mgpu_note("--strategy single: only %s of the %d devices is used", t->devices[0].name,
                   *ranks);
     if (choice == SINGLE)
@@ -197,7 +281,8 @@ static int choose(struct mgpu_trainer *t, int *ranks)
     MGPU_TRY(keep_step_whole(t, choice != AUTO || placed || o->deterministic, ranks));
     if (o->deterministic)
         MGPU_TRY(mgpu_devices_multiplex(&t->devices, ranks, o->deterministic));
-    bool plans = placed || (choice == AUTO && *ranks > 1 && t->pieces == 1);
+    bool plans = placed || (choice == AUTO && *ranks > 1 && t->pieces == 1) ||
+                 (choice == SINGLE && !together);
     if (plans && !o->inference && !o->deterministic)
         return from_planner(t, choice, ranks);
     t->plan = mgpu_plan_data(*ranks);
@@ -219,7 +304,8 @@ int mgpu_settle_plan(struct mgpu_trainer *t)
     if (t->options.recompute)
         add_recompute(t->plan);
     MGPU_TRY(mgpu_settle_precision_devices(t, mgpu_plan_ranks(t->plan)));
-    MGPU_TRY(mgpu_team_new(&t->team, t->devices, t->plan->replicas, t->plan->places));
+    MGPU_TRY(advise(t, mgpu_team_new(&t->team, t->devices, t->plan->replicas, t->plan->places)));
+    t->device_count = ranks;
     t->result_sums = mgpu_xcalloc((size_t)ranks * MGPU_RESULT_SUMS, sizeof *t->result_sums);
     return 0;
 }

@@ -229,7 +229,7 @@ int mgpu_settle_devices(struct mgpu_trainer *t)
     const char *devices = o->devices;
     if (!devices) /* --plan names its own; double precision is for proofs */
         devices = o->plan || t->lower.float_type == MGPU_DOUBLE ? "cpu" : mgpu_cuda_default();
-    return mgpu_devices_parse(&t->devices, &t->device_count, devices, o->threads);
+    return mgpu_devices_option(&t->devices, &t->device_count, devices, o->threads);
 }
 
 /* ---- Optimizer and length -------------------------------------------------------------------- */

@@ -170,8 +170,8 @@ static int run(struct verify *v, const struct mgpu_options *options,
     v->t = v->trial.trainer;
     v->file = v->t->plan_file;
     v->step = (struct pair){.name = "step_ms", .predicted = v->file->predicted.step_ms};
-    MGPU_TRY(mgpu_predict_new(&v->predict, mgpu_plan_device_list(v->t), v->file->replicas,
-                              v->file->places, partition->profile));
+    MGPU_TRY(mgpu_predict_new(&v->predict, mgpu_plan_device_list(v->t->plan_file, v->t->arena),
+                              v->file->replicas, v->file->places, partition->profile));
     MGPU_TRY(mgpu_trial_time(&v->trial, &v->step.measured));
     take_memory(v);
     return time_instructions(v);

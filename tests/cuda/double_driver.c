@@ -63,8 +63,11 @@ static CUresult device_name(char *name, int size, CUdevice device)
 
 static CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
-    (void)device;
-    *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 : 0;
+    (void)device; /* the memory of an H100 */
+    *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR  ? 9
+             : attribute == CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE       ? 2619000
+             : attribute == CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH ? 5120
+                                                                        : 0;
     return CUDA_SUCCESS;
 }
 

@@ -50,7 +50,10 @@ static CUresult get_name(char *name, int size, CUdevice device)
 static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
     (void)device;
-    *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? fake.major : fake.minor;
+    *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? fake.major
+             : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? fake.minor
+             : attribute == CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE        ? 1000000
+                                                                         : 256;
     return CUDA_SUCCESS;
 }
 
@@ -95,7 +98,8 @@ static void check_driver(void)
     CHECK(sm == 90);
     struct mgpu_gpu_facts facts;
     CHECK_OK(mgpu_cuda_driver_facts(&driver, 1, &facts));
-    CHECK(!strcmp(facts.name, "GPU 1") && facts.sm == 90 && facts.memory == INT64_C(1) << 35);
+    CHECK(!strcmp(facts.name, "GPU 1") && facts.sm == 90 && facts.memory == INT64_C(1) << 35 &&
+          facts.bytes == 64e9);
     CHECK_FAILS(mgpu_cuda_driver_check(&driver, 2, &sm), "no GPU 2, only cuda:0 to cuda:1");
     fake.major = 7, fake.minor = 5;
     CHECK_OK(mgpu_cuda_driver_check(&driver, 1, &sm));
@@ -152,7 +156,7 @@ static void check_list(void)
     const char *none[] = {"gpu", "mps", "cuda0", "cuda3,cpu", "cpu2", "cpu:0x", "cpu,h100"};
     bool here = mgpu_cuda_count(&count) == 0;
     for (size_t i = 0; i < (here ? 1 : sizeof lists / sizeof *lists); i++)
-        CHECK_FAILS(mgpu_devices_parse(&devices, &count, lists[i], 0), "type --devices cpu");
+        CHECK_FAILS(mgpu_devices_option(&devices, &count, lists[i], 0), "type --devices cpu");
     CHECK_FAILS(mgpu_devices_parse(&devices, &count, "cuda:x", 0), "needs a device number");
     CHECK_FAILS(mgpu_devices_parse(&devices, &count, "cuda:3-1", 0), "counts down");
     for (size_t i = 0; i < sizeof none / sizeof *none; i++)

@@ -462,16 +462,17 @@ static void test_memory(void)
                 "rank 0 (cuda:0): 0.006 MiB are needed for weights, gradients, optimizer state and "
                 "activations, 0.001 of 0.002 MiB are free: 0.005 MiB are missing (weights 0.0 MiB");
     CHECK(strstr(mgpu_error(),
-                 "); try a smaller --batch, --accumulate M, --recompute, or the CPU (--devices "
-                 "cpu)"));
+                 "); try a smaller --batch, --accumulate M, --recompute; or for the CPU, type "
+                 "--devices cpu"));
     double_begin(1, INT64_C(1) << 30);
     double_busy(true);
-    CHECK_FAILS(mgpu_trainer_new(&t, model, &o),
-                "cuda:0 cannot be used (for the CPU, type --devices cpu): taking the GPU into use");
+    CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "cuda:0 cannot be used: taking the GPU into use");
+    CHECK(strstr(mgpu_error(), "; for the CPU, type --devices cpu"));
     double_busy(false);
     o.devices = "cuda:1";
     CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "there is no GPU 1, only cuda:0");
     double_begin(2, INT64_C(1) << 30);
+    o.strategy = "data";
     o.devices = "cuda:0,cuda:1";
     CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "ranks on several GPUs");
     o.devices = "cuda:0,cpu:0";

@@ -155,6 +155,22 @@ static void test_far_away(void)
     unlink(build_path("plan.json"));
 }
 
+/* A plan for GPUs says so, and whose numbers it has; it is written all the same. */
+static void test_elsewhere(void)
+{
+    static const char says[] = "note: mgpu-train cannot run this plan here: cuda:1 beside cuda:0: ";
+    CHECK_RUN("two.onnx --devices 8xh100-nvlink --batch 4096 --strategy data --plan plan.json");
+    CHECK_(strstr(err, says) && exists("plan.json"), "%s", err);
+    CHECK(
+        strstr(out, "GPUs are predicted with the numbers of h100 (67 TFLOP/s in f32, 3350 GB/s)"));
+    CHECK_RUN("two.onnx --devices 8xh100-nvlink --batch 4096 --strategy data");
+    CHECK_(!strstr(err, "note: mgpu-train"), "%s", err); /* nothing is written */
+    CHECK_RUN(TWO "--plan plan.json");
+    CHECK_(!strstr(err, "note: mgpu-train"), "%s", err);
+    CHECK(!strstr(out, "GPUs are"));
+    unlink(build_path("plan.json"));
+}
+
 static void test_lists(void)
 {
     CHECK_RUN("--list-ops");
@@ -166,6 +182,7 @@ static void test_lists(void)
     json_object_put(ops);
     CHECK_RUN("--list-devices");
     CHECK(strstr(out, "h100") && strstr(out, "here ("));
+    CHECK(strstr(out, "\n  cuda:0 ") || strstr(out, "\n  no GPU: "));
     CHECK_RUN("--list-devices --json");
     struct json_object *o = json_tokener_parse(out);
     CHECK(o && json_object_object_get_ex(o, "known", NULL));
@@ -244,6 +261,7 @@ int main(void)
     test_pinned_again();
     test_order();
     test_far_away();
+    test_elsewhere();
     test_lists();
     test_refused();
     test_targets();

@@ -74,6 +74,7 @@ static struct mgpu_report make_report(struct mgpu_arena *arena)
                                 .topology = "cpu:0,cpu:1",
                                 .training = "adam, mse on 'y', f32",
                                 .placement = "placement can win 1.9",
+                                .costs = "numbers of h100",
                                 .weights = "weights on cpu:0",
                                 .spans = 4,
                                 .span = spans};

@@ -1,5 +1,6 @@
 /* Devices by name and by file, and what links and collectives cost. */
 #include "partitioner/topology_private.h"
+#include "runtime/cuda/cuda.h"
 #include "runtime/executor/devices.h"
 #include "tests/test.h"
 
@@ -95,7 +96,9 @@ static void check_refused_names(void)
     CHECK_FAILS(mgpu_topology_parse(&t, "0xh100"), "unknown device");
     CHECK_FAILS(mgpu_topology_parse(&t, "2x2xcpu"), "one machine");
     CHECK_FAILS(mgpu_topology_parse(&t, "2xcpu-nvlink"), "take no link");
-    CHECK_FAILS(mgpu_topology_parse(&t, "cuda:0"), "type --devices cpu");
+    CHECK_FAILS(
+        mgpu_topology_parse(&t, "cuda:0"),
+        "; for the CPU, type --devices cpu; to plan for GPUs that are not here, name their kind");
     CHECK_FAILS(mgpu_topology_parse(&t, "gpu"), "'gpu' is no device here; use cuda:0, cpu");
     CHECK_FAILS(mgpu_topology_parse(&t, "cpu:x"), "needs a device number");
     CHECK_FAILS(mgpu_topology_parse(&t, "no/such.json"), "No such file");
@@ -106,23 +109,29 @@ static void check_gpu_names(void)
 {
     static const struct {
         const char *name;
-        int sm, gib;
+        int sm, gib, gb_s;
         const char *row;
     } rows[] = {
-        {"NVIDIA H100 80GB HBM3", 90, 79, "h100"},
-        {"NVIDIA A100-SXM4-40GB", 80, 39, "a100"},
-        {"NVIDIA A100 80GB PCIe", 80, 79, "a100-80"},
-        {"Tesla V100-SXM2-32GB", 70, 31, "v100-32"},
-        {"NVIDIA GeForce RTX 4090", 89, 23, "rtx4090"},
-        {"Tesla T4", 75, 15, "t4"},
-        {"NVIDIA T400", 75, 4, "t4"},                /* no T4, but of its kind */
-        {"NVIDIA GeForce RTX 3090", 86, 23, "a100"}, /* the newest that is no newer */
-        {"NVIDIA RTX 6000 Ada Generation", 89, 47, "l40s"},
-        {"NVIDIA GB300", 103, 278, "b200"},
+        {"NVIDIA H100 80GB HBM3", 90, 79, 3352, "h100"},
+        {"NVIDIA A100-SXM4-40GB", 80, 39, 1555, "a100"},
+        {"NVIDIA A100 80GB PCIe", 80, 79, 1935, "a100-80"},
+        {"Tesla V100-SXM2-32GB", 70, 31, 898, "v100-32"},
+        {"NVIDIA GeForce RTX 4090", 89, 23, 1008, "rtx4090"},
+        {"Tesla T4", 75, 15, 320, "t4"},
+        {"NVIDIA T400", 75, 4, 80, "t4"}, /* no T4, but of its kind */
+        {"NVIDIA GeForce RTX 3090", 86, 23, 936, "rtx4090"},
+        {"NVIDIA GeForce RTX 5090", 120, 31, 1792, "a100-80"}, /* newer than a b200, not as fast */
+        {"NVIDIA L4", 89, 22, 300, "t4"},
+        {"NVIDIA A10", 86, 22, 600, "l40s"},
+        {"NVIDIA RTX 6000 Ada Generation", 89, 47, 960, "rtx4090"},
+        {"NVIDIA GB300", 103, 278, 8000, "b200"},
+        {"NVIDIA GB300", 103, 278, 0, "b200"}, /* a driver that does not say */
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const struct mgpu_known_device *k =
-            mgpu_known_gpu(rows[i].name, rows[i].sm, (int64_t)rows[i].gib << 30);
+        struct mgpu_gpu_facts gpu = {
+            .sm = rows[i].sm, .memory = (int64_t)rows[i].gib << 30, .bytes = 1e9 * rows[i].gb_s};
+        snprintf(gpu.name, sizeof gpu.name, "%s", rows[i].name);
+        const struct mgpu_known_device *k = mgpu_known_gpu(&gpu);
         CHECK_(k && !strcmp(k->name, rows[i].row), "%s is %s", rows[i].name, k ? k->name : "?");
     }
 }

@@ -72,8 +72,10 @@ void double_no_capture(int work);
 /* From now on no more than `count` streams are made; -1: any number. */
 void double_most_streams(int count);
 
-/* From now on NVRTC compiles all kernels too, for each of these compute capabilities (90: 9.0), and
- * complains where it cannot, or where a kernel spills registers. What it made so far: */
+/* From now on NVRTC compiles kernels too, for up to four compute capabilities (90: 9.0), and
+ * complains where it cannot, or where a kernel spills registers. The first kernel of each form
+ * (emit/forms.h) is for all of them, what differs from others of its form by numbers for one of
+ * them in turn. What it made so far: */
 struct double_kernels {
     int count;
     int registers, shared, spilled; /* the most that one took; bytes */

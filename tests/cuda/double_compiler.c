@@ -4,6 +4,7 @@
 #include "runtime/base/status.h"
 #include "runtime/cuda/compile.h"
 #include "tests/cuda/double_private.h"
+#include "tests/emit/forms.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,9 +47,10 @@ static int larger(int a, int b)
     return a > b ? a : b;
 }
 
+static const char mark[] = "KERNEL("; /* where one begins */
+
 static void look_at_kernels(const struct mgpu_cubin *cubin, const char *text, int sm)
 {
-    static const char mark[] = "KERNEL(";
     struct double_kernels *all = &double_gpu.kernels;
     for (const char *at = text; (at = strstr(at, mark)); at += sizeof mark - 1) {
         char name[64];
@@ -81,11 +83,39 @@ struct double_kernels double_compiled(void)
     return double_gpu.kernels;
 }
 
+/* Whether a kernel is to be compiled for the kind of GPU: the first of its form is for each, any
+ * other that differs from all so far, if by its numbers alone, for one kind in turn. */
+static void choose(bool *chosen, const char *kernel)
+{
+    static struct kernel_forms forms, kernels;
+    static int turn;
+    bool form = kernel_form_is_new(&forms, kernel, false),
+         new = kernel_form_is_new(&kernels, kernel, true);
+    int only = new && !form ? turn++ % double_gpu.sms : -1;
+    for (int i = 0; i < double_gpu.sms; i++)
+        chosen[i] = form || i == only;
+}
+
+/* What is to be compiled of a program, for each kind of GPU. */
+static void split_program(FILE *const *to, const char *program)
+{
+    for (const char *at = strstr(program, mark), *next; at; at = next) {
+        bool chosen[MOST_KINDS];
+        next = strstr(at + 1, mark);
+        char *kernel = next ? strndup(at, (size_t)(next - at)) : strdup(at);
+        choose(chosen, kernel);
+        for (int i = 0; i < double_gpu.sms; i++)
+            if (chosen[i])
+                fprintf(to[i], "%s\n", kernel);
+        free(kernel);
+    }
+}
+
 static void compile_really(const char *text, int sm)
 {
     struct mgpu_cubin cubin;
     int rc = mgpu_cuda_compile_by(&real, &cubin, text, sm);
-    pthread_mutex_lock(&double_gpu.lock); /* several compile at a time */
+    pthread_mutex_lock(&double_gpu.lock);
     if (rc < 0)
         double_complain("sm_%d: %s", sm, mgpu_error());
     else
@@ -96,9 +126,21 @@ static void compile_really(const char *text, int sm)
 
 static nvrtcResult nvrtc_compile(nvrtcProgram program, int count, const char *const *options)
 {
+    char *text[MOST_KINDS];
+    size_t size[MOST_KINDS];
+    FILE *to[MOST_KINDS];
     (void)count, (void)options;
     for (int i = 0; i < double_gpu.sms; i++)
-        compile_really((const char *)program, double_gpu.sm[i]);
+        to[i] = open_memstream(&text[i], &size[i]);
+    pthread_mutex_lock(&double_gpu.lock); /* several compile at a time */
+    split_program(to, (const char *)program);
+    pthread_mutex_unlock(&double_gpu.lock);
+    for (int i = 0; i < double_gpu.sms; i++) {
+        fclose(to[i]);
+        if (*text[i])
+            compile_really(text[i], double_gpu.sm[i]);
+        free(text[i]);
+    }
     return NVRTC_SUCCESS;
 }
 

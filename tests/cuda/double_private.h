@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 
-enum { MOST_NODES = 16384, WORDS = MOST_NODES / 64, MOST_ACCESSES = 96 };
+enum { MOST_NODES = 16384, WORDS = MOST_NODES / 64, MOST_ACCESSES = 96, MOST_KINDS = 4 };
 
 struct set {
     uint64_t word[WORDS];

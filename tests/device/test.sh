@@ -62,7 +62,7 @@ if ! "$build/bench_gpu" check 2>/dev/null; then
     [ $status = 77 ] && grep -q '^run: .*no NVIDIA driver' "$scratch/log" || fail "no GPU: status $status"
 fi
 
-export MGPU_CHECK=double NETWORKS="fmnist bert" SECONDS_EACH=0 ONLY=torch-mlp-ts OVERLAP=mlp
+export MGPU_CHECK=double NETWORKS="mlp bert" SECONDS_EACH=0 ONLY=torch-mlp-ts OVERLAP=mlp
 PARTS="properties launches cases:f32:1 cases:bf16:2 networks:bf16:first overlap sanitizer" status_of
 [ $status = 1 ] || fail "status $status, though some parts fail"
 cd "$scratch/out"
@@ -72,7 +72,7 @@ grep -q '^    ENDED bert in bf16: status 1: .* MiB' summary.txt || fail "what it
 [ "$(grep -c ': done,' summary.txt)" = 5 ] || fail "the others are not done"
 grep -q 'what=graph kernels=1000 us_a_kernel=' machine.txt || fail "launches"
 [ "$(grep -c '^PASS torch-mlp-ts cuda:0' cases.txt)" = 2 ] || fail "cases"
-grep -q '^model=fmnist who=first .* precision=bf16 .* tflops=' networks.txt || fail "a network"
+grep -q '^model=mlp who=first .* precision=bf16 .* tflops=' networks.txt || fail "a network"
 grep -q '"inputs go up"' overlap.json && grep -q '"step"' overlap.json || fail "overlap"
 [ "$(find . -type f | wc -l)" -le 8 ] || fail "too many files"
 cd - >/dev/null

@@ -6,11 +6,11 @@
 #include "runtime/ref/ref.h"
 #include "tests/cpu/kernel_check.h"
 #include "tests/emit/emulate.h"
+#include "tests/emit/forms.h"
 #include "tests/emit/lay.h"
 #include "tests/ops/op_case.h"
 #include "tests/test.h"
 
-#include <ctype.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -323,50 +323,20 @@ struct function {
     char *text;
 };
 
-/* Kernels whose forms, what is left without names and numbers, this program has not compiled yet:
- * shapes make no difference to whether they compile. */
+/* Kernels whose forms this program has not compiled yet. */
 struct functions {
     int count;
     struct function *function;
 };
 
-/* Numbers that do not end a name. */
-static char *form_of(const char *text)
-{
-    char *form = mgpu_xcalloc(strlen(text) + 1, 1), *to = form;
-    for (const char *at = strchr(text, ')'); *at; at++) {
-        bool digit = isdigit((unsigned char)*at),
-             in_name = at[-1] == '_' || isalnum((unsigned char)at[-1]);
-        if (digit && !in_name)
-            at += strspn(at, "0123456789") - 1;
-        else
-            *to++ = *at;
-    }
-    return form;
-}
-
-static bool is_new(const char *text)
-{
-    static char **forms;
-    static int count;
-    char *form = form_of(text);
-    for (int i = 0; i < count; i++)
-        if (!strcmp(forms[i], form)) {
-            free(form);
-            return false;
-        }
-    forms = mgpu_grow(forms, (size_t)count, sizeof *forms);
-    forms[count++] = form;
-    return true;
-}
-
 static void add_function(struct functions *f, const struct made *m, const char *text, size_t size)
 {
+    static struct kernel_forms forms;
     struct function g = {.made = m, .text = mgpu_xstrdup(text)};
     g.text[size] = 0;
     const char *name = strchr(g.text, '(') + 1;
     snprintf(g.name, sizeof g.name, "%.*s", (int)strcspn(name, ")"), name);
-    if (!is_new(g.text)) {
+    if (!kernel_form_is_new(&forms, g.text, false)) {
         free(g.text);
         return;
     }

@@ -45,7 +45,8 @@ struct mgpu_check {
     double tolerance;      /* of the difference quotient; 0: 1e-6 */
 };
 
-/* Runs a NULL-name-terminated list of checks; prints failures; returns their number. */
+/* Runs a NULL-name-terminated list of checks; prints failures; returns their number. Not under the
+ * thread sanitizer: rows run on one thread. */
 int mgpu_op_check(const struct mgpu_check *checks);
 
 /* Runs one node in double on `ref` and compares output 0 with `want` (1e-12). 0 when equal. */

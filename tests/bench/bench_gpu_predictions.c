@@ -18,6 +18,7 @@
 #include "runtime/cuda/library.h"
 #include "runtime/cuda/library_kernels.h"
 #include "runtime/facade/facade.h"
+#include "runtime/ops/rnn.h"
 #include "tests/bench/models.h"
 
 #include <math.h>
@@ -65,6 +66,13 @@ static double roof(const struct mgpu_device_kind *kind, enum mgpu_rate rate, dou
     return 1e3 * fmax(flops / kind->flops[rate], bytes / kind->bytes);
 }
 
+/* Launches that lay a recurrent layer's weights and steps out for cuDNN, and its weights' gradients
+ * for us (runtime/cuda/cudnn_rnn.c). */
+static int moves_of(const struct mgpu_node *node)
+{
+    return node->op == &mgpu_op_rnn ? 1 : node->op == &mgpu_op_rnn_grad ? 2 : 0;
+}
+
 static void add_node(struct sums *s, const struct mgpu_device_kind *kind,
                      const struct mgpu_node *node, enum mgpu_rate rate, const char *product)
 {
@@ -80,7 +88,7 @@ static void add_node(struct sums *s, const struct mgpu_device_kind *kind,
     s->activations += c.bytes;
     if (node->origin.role == MGPU_FORWARD && !strncmp(node->op->name, product, strlen(product)))
         s->products += (double)mgpu_value_bytes(node->output[0]);
-    s->ms += mgpu_cost_ms(kind, node, rate);
+    s->ms += mgpu_cost_ms(kind, node, rate) + moves_of(node) * kind->launch_ms;
     s->roof += roof(kind, own, c.flops, c.bytes);
 }
 

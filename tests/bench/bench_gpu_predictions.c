@@ -132,7 +132,7 @@ static void predict(const struct mgpu_device_kind *kind, const char *properties,
     o.batch = networks[i].batch;
     o.precision = precisions[p].name;
     must(mgpu_trainer_planning(&t, path, &o));
-    t->for_gpus = true;
+    t->graphs_for = MGPU_FOR_GPUS;
     must(mgpu_library_open(&library,
                            &(struct mgpu_library_options){.properties = properties,
                                                           .tf32 = rate != MGPU_RATE_F32,

@@ -113,7 +113,7 @@ static void count_node(struct tally *t, const struct mgpu_graph *g, const char *
 static int build(struct mgpu_graph **g, const struct tally *tally, struct mgpu_trainer *t,
                  int64_t batch)
 {
-    t->for_gpus = true;
+    t->graphs_for = MGPU_FOR_GPUS;
     MGPU_TRY(mgpu_build_typed(g, t, MGPU_MODE_TRAIN, batch, NULL));
     if (t->half)
         MGPU_TRY(mgpu_store_rounded(*g, t->half, true, NULL));

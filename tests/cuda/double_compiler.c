@@ -130,6 +130,8 @@ static nvrtcResult nvrtc_compile(nvrtcProgram program, int count, const char *co
     size_t size[MOST_KINDS];
     FILE *to[MOST_KINDS];
     (void)count, (void)options;
+    if (!double_gpu.sms)
+        return NVRTC_SUCCESS;
     for (int i = 0; i < double_gpu.sms; i++)
         to[i] = open_memstream(&text[i], &size[i]);
     pthread_mutex_lock(&double_gpu.lock); /* several compile at a time */

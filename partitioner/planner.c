@@ -170,6 +170,29 @@ static int settle_model(struct mgpu_planner *p)
     return 0;
 }
 
+/* What is stacked into one call is on one device: pins that name two forbid it, and one that names
+ * one is the call's, whichever of its nodes that is called after. */
+static void stack_pins(struct mgpu_planner *p, const struct mgpu_rewrite *r)
+{
+    int *pin = p->stacked_pin, first = -1;
+    for (int i = 0; i < r->outputs; i++) {
+        int node = mgpu_outline_find(p->planned->outline, r->output[i]);
+        if (node < 0 || pin[node] < 0)
+            continue;
+        if (first >= 0 && pin[first] != pin[node])
+            p->unstackable =
+                mgpu_arena_format(p->planned->arena, "'%s' is pinned to %s, '%s' to %s",
+                                  p->planned->outline->node[first].output, p->label[pin[first]],
+                                  p->planned->outline->node[node].output, p->label[pin[node]]);
+        first = node;
+    }
+    for (int i = 0; i < r->outputs && first >= 0 && !p->unstackable; i++) {
+        int node = mgpu_outline_find(p->planned->outline, r->output[i]);
+        if (node >= 0)
+            pin[node] = pin[first];
+    }
+}
+
 /* Stacked towers, when there are any that can be. */
 static int settle_towers(struct mgpu_planner *p)
 {
@@ -182,6 +205,10 @@ static int settle_towers(struct mgpu_planner *p)
     if ((*towers)->rewrites &&
         p->model->graph(&g, p->model->context, p->options->batch, *towers) == 0) {
         mgpu_graph_free(g);
+        p->stacked_pin = mgpu_arena_copy(p->planned->arena, p->pin,
+                                         sizeof *p->pin * (size_t)p->planned->outline->nodes);
+        for (int i = 0; i < (*towers)->rewrites; i++)
+            stack_pins(p, &(*towers)->rewrite[i]);
         return 0;
     }
     mgpu_plan_free(*towers);
@@ -216,6 +243,7 @@ static int search(struct mgpu_planner *p)
         .thrifty = p->variant[MGPU_VARIANT_THRIFTY] ? MGPU_VARIANT_THRIFTY : 0,
         .weights_on = p->weights_on,
         .inseparable = p->inseparable,
+        .unstackable = p->unstackable,
         .strategy = any ? NULL : o->strategy,
         .memory = o->compile ? mgpu_planner_memory : NULL,
         .time = p->profile ? mgpu_planner_time : NULL,

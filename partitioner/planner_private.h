@@ -43,8 +43,10 @@ struct mgpu_planner {
     struct mgpu_plan *variant[MGPU_VARIANTS]; /* their rewrites; NULL: there is no such */
     const char **label;                       /* what a person calls the devices (plan_file.h) */
     int *pin;                                 /* by node of the outline: device, -1: free */
+    int *stacked_pin;                         /* the same where towers are stacked */
     int weights_on;                           /* device, -1 */
     const char *inseparable;                  /* why the batch may not be divided, or NULL */
+    const char *unstackable;                  /* why its towers may not be stacked, or NULL */
     struct mgpu_names *sums;                  /* key to struct mgpu_planner_sums */
     struct mgpu_graph *whole[MGPU_VARIANTS];  /* that tasks were made of, or NULL */
     const struct mgpu_task_graph *first[MGPU_VARIANTS]; /* those that were built of it, or NULL */

@@ -127,12 +127,13 @@ static int graph_at(struct mgpu_planner *p, int variant, int64_t batch, struct m
 
 /* ---- Tasks ----------------------------------------------------------------------------------- */
 
-static void set_pins(const struct mgpu_planner *p, struct mgpu_task_graph *t)
+static void set_pins(const struct mgpu_planner *p, int variant, struct mgpu_task_graph *t)
 {
+    const int *pin = variant == MGPU_VARIANT_STACKED ? p->stacked_pin : p->pin;
     for (int i = 0; i < t->tasks; i++) {
         int node = t->task[i].key ? mgpu_outline_find(p->planned->outline, t->task[i].key) : -1;
-        if (t->task[i].group >= 0 && node >= 0 && p->pin[node] >= 0)
-            t->pin[t->task[i].group] = p->pin[node];
+        if (t->task[i].group >= 0 && node >= 0 && pin[node] >= 0)
+            t->pin[t->task[i].group] = pin[node];
     }
 }
 
@@ -146,7 +147,7 @@ static int tasks_of(struct mgpu_planner *p, int variant, const struct mgpu_graph
         return 0;
     }
     MGPU_TRY(mgpu_tasks_build(out, g, now, p->rate, p->profile));
-    set_pins(p, *out);
+    set_pins(p, variant, *out);
     set_sums(p, *out);
     p->first[variant] = *out;
     return 0;

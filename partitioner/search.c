@@ -69,6 +69,11 @@ static const char *pin_refuses(const struct mgpu_search_run *run, const struct m
                              run->request->topology->device[f->pin[group]].name);
 }
 
+static const char *unstackable(const struct mgpu_search_run *run, enum mgpu_tactic tactic)
+{
+    return tactic == MGPU_TACTIC_STACKED ? run->request->unstackable : NULL;
+}
+
 /* ---- Tries ----------------------------------------------------------------------------------- */
 
 static struct mgpu_tried *add_try(struct mgpu_search_run *run, enum mgpu_tactic tactic, int variant,
@@ -181,7 +186,9 @@ static int try_single(struct mgpu_search_run *run, enum mgpu_tactic tactic, int 
     for (int d = 0; d < run->devices; d++) {
         if (!worth_alone(run, f, d))
             continue;
-        now.refused = pin_refuses(run, f, first_pin(f, d));
+        now.refused = unstackable(run, tactic);
+        if (!now.refused)
+            now.refused = pin_refuses(run, f, first_pin(f, d));
         simulate_on(&now, &replica, s, d);
         now.bound = now.ms;
         if (best->placed && !mgpu_tried_less(&now, best))
@@ -249,6 +256,8 @@ static int try_data(struct mgpu_search_run *run, enum mgpu_tactic tactic, int va
     make_replica(run, &replica, replicas, 1, arena);
     struct mgpu_tried *t = add_try(run, tactic, variant, replicas, 1, f);
     t->refused = run->request->inseparable;
+    if (!t->refused)
+        t->refused = unstackable(run, tactic);
     if (!t->refused)
         t->refused = pin_refuses(run, f, first_pin(f, -1));
     struct mgpu_bounds bounds;

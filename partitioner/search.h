@@ -35,6 +35,7 @@ struct mgpu_search_request {
 
     int weights_on;          /* device that owns and updates all parameters; -1: none */
     const char *inseparable; /* why the batch may not be divided; NULL: it may */
+    const char *unstackable; /* why no variant from 1 to `variants` may be; NULL: they may */
     const char *strategy;    /* only this one is chosen (mgpu_tactic_name); NULL: any */
     /* The bytes that each device of the topology needs for a candidate, exactly, in place of the
      * simulation's, which are rather too many; they stand where nothing is changed. NULL: always.

@@ -88,6 +88,20 @@ static void test_used(void)
     unlink(build_path("plan.json"));
 }
 
+/* A call of two nodes is on the device that one of them is pinned to, and on no two. */
+static void test_stacked_pins(void)
+{
+    CHECK_RUN(TWO "--strategy stacked --pin right=cpu:1 --pin k=cpu:1 --plan plan.json");
+    struct mgpu_plan_file *p = read_plan("plan.json");
+    static const char *const nodes[] = {"p", "q", "h", "k"};
+    for (int i = 0; i < 4; i++)
+        CHECK(place_of(p, nodes[i]) == place_of(p, "p"));
+    CHECK(p && !strcmp(p->device[place_of(p, "p")], "cpu:1"));
+    mgpu_plan_file_free(p);
+    CHECK_REFUSED(TWO "--strategy stacked --pin left=cpu:1 --pin right=cpu:0", 1,
+                  "'p' is pinned to cpu:1, 'q' to cpu:0");
+}
+
 static void test_pins(void)
 {
     CHECK_RUN(TWO "--pin input:a=cpu:1 --pin input:b=cpu:0 --merge cpu:1 --plan plan.json");
@@ -107,6 +121,7 @@ static void test_pins(void)
     p = read_plan("plan.json");
     CHECK(place_of(p, "p") == 1 && place_of(p, "q") == 0 && place_of(p, "y") == 1);
     mgpu_plan_file_free(p);
+    test_stacked_pins();
     unlink(build_path("plan.json"));
 }
 

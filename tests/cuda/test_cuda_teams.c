@@ -76,13 +76,13 @@ static void test_list(void)
     json_object_put(o);
     free(text);
     double_busy(true);
-    check_listed("cannot be used: cuDevicePrimaryCtxRetain: ");
+    check_listed("cannot be used: taking the GPU into use (cuDevicePrimaryCtxRetain) failed: ");
     double_busy(false);
     double_driver_version(1000 * (CUDA_VERSION / 1000 - 1));
     check_listed("no GPU: the NVIDIA driver is too old: it runs CUDA ");
     double_driver_version(CUDA_VERSION);
     double_begin(0, 0);
-    check_listed("no GPU: there is an NVIDIA driver but no GPU\n");
+    check_listed("no GPU: there is an NVIDIA driver but no GPU (nvidia-smi");
 }
 
 /* ---- What is planned is what trains ---------------------------------------------------------- */

@@ -2,8 +2,8 @@
 
 #include "runtime/base/status.h"
 #include "runtime/cuda/compile.h"
-#include "runtime/cuda/error.h"
 #include "runtime/cuda/device.h"
+#include "runtime/cuda/error.h"
 
 #include <assert.h>
 

@@ -2,6 +2,7 @@
 
 #include "runtime/base/memory.h"
 #include "runtime/base/status.h"
+#include "tests/emit/kept.h"
 
 #include <dlfcn.h>
 #include <setjmp.h>
@@ -49,21 +50,34 @@ void emulate_write_calls(FILE *out, const struct mgpu_emitted *emitted, const ch
     }
 }
 
-static int compile(const char *folder, const char *text, const char *calls)
+static int compile(const char *folder)
 {
-    char path[256], command[2048];
-    snprintf(path, sizeof path, "%s/kernels.c", folder);
-    FILE *file = fopen(path, "w");
-    if (!file)
-        return mgpu_fail(MGPU_EIO, "%s cannot be written", path);
-    fprintf(file, "%s%s%s", mgpu_emit_prelude(false), text, calls);
-    fclose(file);
-    snprintf(
-        command, sizeof command,
-        "%s -O0 -w -fno-strict-aliasing -ffp-contract=off -shared -fPIC -o %s/kernels.so %s -lm",
-        compiler(), folder, path);
-    return system(command) == 0 ? 0 : mgpu_fail(MGPU_EINTERNAL, "%s does not compile", path);
+    char command[2048];
+    snprintf(command, sizeof command,
+             "%s -O0 -w -fno-strict-aliasing -ffp-contract=off -shared -fPIC -s -o %s/kernels.so "
+             "%s/kernels.c -lm",
+             compiler(), folder, folder);
+    return system(command) == 0
+               ? 0
+               : mgpu_fail(MGPU_EINTERNAL, "%s/kernels.c does not compile", folder);
 }
+
+/* kernels.so in the folder: of one's own, since two that are opened from one file are one. */
+static int make(const char *folder, const char *text)
+{
+    char source[256], library[256];
+    snprintf(source, sizeof source, "%s/kernels.c", folder);
+    snprintf(library, sizeof library, "%s/kernels.so", folder);
+    if (kept_take(library, text))
+        return 0;
+    if (!kept_write(source, text, strlen(text)))
+        return mgpu_fail(MGPU_EIO, "%s cannot be written", source);
+    MGPU_TRY(compile(folder));
+    kept_keep(text, library);
+    return 0;
+}
+
+/* ---- Loading --------------------------------------------------------------------------------- */
 
 static int open_library(struct emulated *e, const char *folder)
 {
@@ -95,12 +109,15 @@ int emulate_open(struct emulated **out, const char *text, const char *calls)
 {
     char folder[] = "/tmp/mgpu-kernels-XXXXXX";
     struct emulated *e = mgpu_xcalloc(1, sizeof *e);
+    struct mgpu_arena *arena = mgpu_arena_new();
     *out = NULL;
     int rc = mkdtemp(folder) ? 0 : mgpu_fail(MGPU_EIO, "no temporary folder");
     if (rc == 0)
-        rc = compile(folder, text, calls);
+        rc =
+            make(folder, mgpu_arena_format(arena, "%s%s%s", mgpu_emit_prelude(false), text, calls));
     if (rc == 0)
         rc = open_library(e, folder);
+    mgpu_arena_free(arena);
     if (rc < 0) { /* the text stays there to be looked at */
         free(e);
         return rc;

@@ -128,6 +128,11 @@ void double_most_streams(int count)
     double_gpu.streams_left = count;
 }
 
+void double_slow_library(int us)
+{
+    double_gpu.library_us = us;
+}
+
 void double_no_capture(int work)
 {
     double_gpu.no_capture = work;

@@ -69,6 +69,10 @@ void double_waits_fail(int result);
  * not be captured; -1: none do. */
 void double_no_capture(int work);
 
+/* From now on a call of what stands in for NVIDIA's libraries takes so many microseconds. Another
+ * thread that comes in meanwhile is a complaint: a GPU's ranks share its handles. */
+void double_slow_library(int us);
+
 /* From now on no more than `count` streams are made; -1: any number. */
 void double_most_streams(int count);
 

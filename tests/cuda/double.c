@@ -133,7 +133,8 @@ void double_slow_library(int us)
     double_gpu.library_us = us;
 }
 
-void double_no_capture(int work)
+void double_no_capture(int work, int result)
 {
     double_gpu.no_capture = work;
+    double_gpu.capture_result = (CUresult)result;
 }

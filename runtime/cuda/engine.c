@@ -251,6 +251,15 @@ static int meet(struct mgpu_gpu_rank *rank)
     return rc;
 }
 
+/* One rank after the other: the handles of the libraries are those of the GPU. */
+static int name_first(struct mgpu_gpu_rank *rank)
+{
+    pthread_mutex_lock(&rank->all->lock);
+    int rc = mgpu_gpu_name_first(rank);
+    pthread_mutex_unlock(&rank->all->lock);
+    return rc;
+}
+
 static int execute(struct mgpu_engine *engine, struct mgpu_program *p,
                    const struct mgpu_execution *run)
 {
@@ -265,7 +274,7 @@ static int execute(struct mgpu_engine *engine, struct mgpu_program *p,
     rank->of[number] = *run;
     rank->run = &rank->of[number];
     memcpy(rank->pinned[MGPU_BUFFER_SCALARS][number], run->scalars, sizeof(double) * MGPU_SCALARS);
-    return run->names ? mgpu_gpu_name_first(rank) : meet(rank);
+    return run->names ? name_first(rank) : meet(rank);
 }
 
 static int finish(struct mgpu_engine *engine, void **host)

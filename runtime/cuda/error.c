@@ -7,18 +7,41 @@
 
 /* ---- What can be done ------------------------------------------------------------------------ */
 
-enum cause { OTHER, MEMORY, OURS, BROKEN, OLD_DRIVER, TAKEN, WATCHDOG, NOT_WHOLE, SETUP };
+enum cause {
+    OTHER,
+    MEMORY,
+    NO_START,
+    OURS,
+    BROKEN,
+    OLD_DRIVER,
+    COMPAT,
+    NO_SUCH,
+    MPS,
+    TAKEN,
+    WATCHDOG,
+    NOT_WHOLE,
+    SETUP
+};
 
 static const char *const ways_out[] = {
     [OTHER] = "",
     [MEMORY] = "; the GPU's memory is used up: a smaller --batch takes less, and nvidia-smi lists "
                "other programs that hold some",
+    [NO_START] = "; other programs hold the GPU's memory (nvidia-smi lists them), or a limit "
+                 "(ulimit -v, a container's, CUDA MPS) is too low to begin with",
     [OURS] = "; this is a fault of mgpu, not of the model or its data: please report it with the "
              "command, the model and this line",
     [BROKEN] = "; the GPU itself has failed or is lost: dmesg (Xid) and nvidia-smi -q say more; "
                "reset it or restart the machine, and go on from a checkpoint",
     [OLD_DRIVER] = "; the driver is older than the compiler of its kernels (NVRTC): install a "
                    "newer driver",
+    [COMPAT] = "; the libcuda.so.1 that is found is newer than the machine's driver, as that of a "
+               "container's cuda-compat package is, which only GPUs of data centres take: leave "
+               "its folder out of LD_LIBRARY_PATH, or install a newer driver on the machine",
+    [NO_SUCH] = "; no GPU of such a number can be used: nvidia-smi -L lists those that are there, "
+                "and CUDA_VISIBLE_DEVICES or the container's settings choose among them",
+    [MPS] = "; CUDA MPS, which lets programs share the GPU, does not serve this one: restart "
+            "nvidia-cuda-mps-control, or end it and unset CUDA_MPS_PIPE_DIRECTORY",
     [TAKEN] = "; another process has the GPU for itself: wait for it to end (nvidia-smi lists it)",
     [WATCHDOG] = "; the GPU drives a display, too, whose watchdog ends long kernels: a smaller "
                  "--batch makes them shorter",
@@ -27,6 +50,19 @@ static const char *const ways_out[] = {
     [SETUP] = "; the machine is not set up for GPUs: nvidia-smi says whether the driver works, and "
               "a new driver needs a restart",
 };
+
+/* Before a run has any memory a smaller batch does not help. */
+static const char *way_out(enum cause cause, const char *what)
+{
+    bool starts = !strncmp(what, "starting", strlen("starting"));
+    return ways_out[cause == MEMORY && starts ? NO_START : cause];
+}
+
+int mgpu_gpu_error_length(void)
+{
+    const char *text = mgpu_error(), *ours = strstr(text, ways_out[OURS]);
+    return (int)(ours ? (size_t)(ours - text) : strlen(text));
+}
 
 /* ---- The driver ------------------------------------------------------------------------------ */
 
@@ -62,6 +98,17 @@ static enum cause cause_of(CUresult result)
     case CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER:
     case CUDA_ERROR_JIT_COMPILER_NOT_FOUND:
         return OLD_DRIVER;
+    case CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
+        return COMPAT;
+    case CUDA_ERROR_INVALID_DEVICE:
+        return NO_SUCH;
+    case CUDA_ERROR_MPS_CONNECTION_FAILED:
+    case CUDA_ERROR_MPS_RPC_FAILURE:
+    case CUDA_ERROR_MPS_SERVER_NOT_READY:
+    case CUDA_ERROR_MPS_MAX_CLIENTS_REACHED:
+    case CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED:
+    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+        return MPS;
     case CUDA_ERROR_DEVICE_UNAVAILABLE:
         return TAKEN;
     case CUDA_ERROR_LAUNCH_TIMEOUT:
@@ -86,7 +133,7 @@ static const struct {
     {"cuDeviceGetName", "asking for the GPU's name"},
     {"cuDeviceGetAttribute", "asking for the GPU's compute capability"},
     {"cuDeviceTotalMem", "asking for the size of the GPU's memory"},
-    {"cuDevicePrimaryCtxRetain", "taking the GPU into use"},
+    {"cuDevicePrimaryCtxRetain", "starting to use the GPU"},
     {"cuCtxSetCurrent", "turning a thread to the GPU"},
     {"cuMemGetInfo", "asking how much memory is free"},
     {"cuMemAlloc", "taking memory of the GPU"},
@@ -134,7 +181,7 @@ int mgpu_cuda_status(const struct mgpu_cuda_driver *driver, CUresult result, con
     snprintf(number, sizeof number, "error %d", (int)result);
     return mgpu_fail(MGPU_EDEVICE, "%s (%s) failed: %s, %s%s", words_of(call), call,
                      name ? name : number, text ? text : "which the driver does not know",
-                     ways_out[cause_of(result)]);
+                     way_out(cause_of(result), words_of(call)));
 }
 
 /* ---- Libraries ------------------------------------------------------------------------------- */
@@ -152,7 +199,7 @@ int mgpu_lt_status(const struct mgpu_cuda_lt *lt, cublasStatus_t status, const c
         return 0;
     return mgpu_fail(status == CUBLAS_STATUS_NOT_SUPPORTED ? MGPU_EUNSUPPORTED : MGPU_EDEVICE,
                      "cuBLASLt: %s failed: %s, %s%s", what, lt->cublasLtGetStatusName(status),
-                     lt->cublasLtGetStatusString(status), ways_out[cause]);
+                     lt->cublasLtGetStatusString(status), way_out(cause, what));
 }
 
 static enum cause dnn_cause(cudnnStatus_t status)
@@ -183,7 +230,7 @@ int mgpu_dnn_status(const struct mgpu_cuda_dnn *dnn, cudnnStatus_t status, const
                      status / 1000 == CUDNN_STATUS_BAD_PARAM / 1000;
     return mgpu_fail(no_engine ? MGPU_EUNSUPPORTED : MGPU_EDEVICE, "cuDNN: %s failed: %s%s%s%s",
                      what, dnn->cudnnGetErrorString(status), *words ? ", " : "", words,
-                     ways_out[dnn_cause(status)]);
+                     way_out(dnn_cause(status), what));
 }
 
 /* Builtins: a part of NVRTC that is a library of its own, which it opens when it compiles. */
@@ -196,5 +243,5 @@ int mgpu_nvrtc_status(const struct mgpu_cuda_nvrtc *nvrtc, nvrtcResult result, c
         return 0;
     return mgpu_fail(builtins ? MGPU_EDEVICE : MGPU_EINTERNAL, "NVRTC: %s failed: %s%s%.2000s%s",
                      what, nvrtc->nvrtcGetErrorString(result), *log ? ", " : "", log,
-                     ways_out[cause]);
+                     way_out(cause, what));
 }

@@ -15,13 +15,17 @@
 /* `call`: the name of a function of the driver. */
 int mgpu_cuda_status(const struct mgpu_cuda_driver *driver, CUresult result, const char *call);
 
-/* `what` was done, in words that "failed" can follow. MGPU_EUNSUPPORTED: the library has no code
- * for it. */
+/* `what` was done, in words that "failed" can follow; "starting" begins those before a run has
+ * memory. MGPU_EUNSUPPORTED: the library has no code for it. */
 int mgpu_lt_status(const struct mgpu_cuda_lt *lt, cublasStatus_t status, const char *what);
 int mgpu_dnn_status(const struct mgpu_cuda_dnn *dnn, cudnnStatus_t status, const char *what);
 
 /* `log`: what the compiler says, "" for nothing. MGPU_EINTERNAL: what it was given is wrong. */
 int mgpu_nvrtc_status(const struct mgpu_cuda_nvrtc *nvrtc, nvrtcResult result, const char *what,
                       const char *log);
+
+/* Bytes of mgpu_error's text without that it is a fault of mgpu to be reported: what a warning
+ * tells, after which the run goes on. */
+int mgpu_gpu_error_length(void);
 
 #endif

@@ -111,7 +111,6 @@ int mgpu_library_prepare(struct mgpu_library_call **out, struct mgpu_library *li
                          const struct mgpu_node *node)
 {
     struct mgpu_library_call *call = mgpu_xcalloc(1, sizeof *call);
-    char text[MGPU_VALUE_TEXT];
     *call = (struct mgpu_library_call){library, node, family_of(node), NULL, 0};
     pthread_mutex_lock(&library->lock);
     int rc = call->family->prepare(call);
@@ -127,7 +126,7 @@ int mgpu_library_prepare(struct mgpu_library_call **out, struct mgpu_library *li
         call = NULL;
     }
     *out = call;
-    return mgpu_prefix(rc, "%s: %s", mgpu_origin_text(text, &node->origin), node->op->name);
+    return mgpu_prefix(rc, "%s", node->op->name);
 }
 
 void mgpu_library_release(struct mgpu_library_call *call)
@@ -141,11 +140,13 @@ void mgpu_library_release(struct mgpu_library_call *call)
     free(call);
 }
 
-void mgpu_library_warn(struct mgpu_library *library)
+void mgpu_library_warn(struct mgpu_library *library, const struct mgpu_node *node)
 {
+    char text[MGPU_VALUE_TEXT];
     if (!atomic_exchange(&library->warned, true))
-        mgpu_warn("%s; this and other such nodes run by kernels of mgpu's own, which are slower",
-                  mgpu_error());
+        mgpu_warn(
+            "%s: %s; this and other such nodes run by kernels of mgpu's own, which are slower",
+            mgpu_origin_text(text, &node->origin), mgpu_error());
 }
 
 int64_t mgpu_library_workspace(const struct mgpu_library_call *call)
@@ -156,7 +157,6 @@ int64_t mgpu_library_workspace(const struct mgpu_library_call *call)
 int mgpu_library_run(struct mgpu_library_call *call, void *stream, void *const *operand,
                      void *workspace)
 {
-    char text[MGPU_VALUE_TEXT];
-    return mgpu_prefix(call->family->run(call, stream, operand, workspace), "%s: %s",
-                       mgpu_origin_text(text, &call->node->origin), call->node->op->name);
+    return mgpu_prefix(call->family->run(call, stream, operand, workspace), "%s",
+                       call->node->op->name);
 }

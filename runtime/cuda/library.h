@@ -15,6 +15,8 @@
  *
  * Types. Values are float, bfloat16 or float16; sums are taken in float. Statistics and gradients
  * of scales and shifts keep the types that the operator's record gives them.
+ *
+ * Errors begin with the operator; who calls names the node (mgpu_prefix).
  */
 #ifndef MGPU_CUDA_LIBRARY_H
 #define MGPU_CUDA_LIBRARY_H
@@ -60,9 +62,9 @@ int mgpu_library_prepare(struct mgpu_library_call **out, struct mgpu_library *li
                          const struct mgpu_node *node);
 void mgpu_library_release(struct mgpu_library_call *call);
 
-/* A node that was refused, for the reason of mgpu_error, runs by a slower kernel: a warning says so
- * of the first such node. */
-void mgpu_library_warn(struct mgpu_library *library);
+/* The node was refused, for the reason of mgpu_error, and runs by a slower kernel: a warning says
+ * so of the first such node. */
+void mgpu_library_warn(struct mgpu_library *library, const struct mgpu_node *node);
 
 /* Bytes of scratch on the GPU, on a 256-byte boundary. */
 int64_t mgpu_library_workspace(const struct mgpu_library_call *call);

@@ -23,7 +23,7 @@ static int prepare(const struct mgpu_node *node, int threads, bool exact, void *
     (void)threads, (void)exact; /* what may be rounded was said when the library was opened */
     int rc = mgpu_library_prepare(&call, current, node);
     if (rc == MGPU_EUNSUPPORTED && mgpu_emit_accepts(node)) /* a generated kernel is the next */
-        mgpu_library_warn(current);
+        mgpu_library_warn(current, node);
     *state = call;
     return rc;
 }

@@ -107,7 +107,7 @@ struct mgpu_gpu_ranks {
     struct mgpu_gpu_graph **graph;
 
     /* where the ranks' threads meet */
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* who submits steps, or work in their place, has it */
     pthread_cond_t changed;
     int arrived;
     uint64_t round;
@@ -122,7 +122,7 @@ void mgpu_gpu_submit_step(struct mgpu_gpu_ranks *all);
 /* Waits for the first that is not finished, and looks at what a rank has of it. */
 int mgpu_gpu_finish(struct mgpu_gpu_rank *rank);
 /* Computes again, looking at every value, to name the node where one is not finite (0: it is not
- * on this rank). Nothing else runs. */
+ * on this rank). Nothing else runs, nor does another rank's meanwhile. */
 int mgpu_gpu_name_first(struct mgpu_gpu_rank *rank);
 /* When all that was given is over. */
 void mgpu_gpu_graphs_free(struct mgpu_gpu_ranks *all);

@@ -411,9 +411,9 @@ static int run(struct mgpu_gpu_ranks *all)
     }
     if (graph->known && !graph->exec && !all->no_capture && capture(all, &graph->exec) < 0) {
         mgpu_warn(
-            "cuda:%d: steps are submitted call by call, which takes longer, for they cannot be "
-            "captured as a graph: %s",
-            all->gpu.index, mgpu_error());
+            "cuda:%d: the run goes on and gives the same results, but its steps are submitted "
+            "call by call, which takes longer, for they were not captured as a graph (%.*s)",
+            all->gpu.index, mgpu_gpu_error_length(), mgpu_error());
         all->no_capture = true;
         graph->exec = NULL;
     }

@@ -128,7 +128,13 @@ void double_most_streams(int count)
     double_gpu.streams_left = count;
 }
 
-void double_no_capture(int work)
+void double_slow_library(int us)
+{
+    double_gpu.library_us = us;
+}
+
+void double_no_capture(int work, int result)
 {
     double_gpu.no_capture = work;
+    double_gpu.capture_result = (CUresult)result;
 }

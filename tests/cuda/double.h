@@ -65,9 +65,13 @@ void double_busy(bool busy);
 /* From now on the host's waits for an event give this error of the driver; 0: none. */
 void double_waits_fail(int result);
 
-/* From now on captures fail at the work that is number `work` in them (the first is 0), which may
- * not be captured; -1: none do. */
-void double_no_capture(int work);
+/* From now on captures fail, with this error of the driver, at the work that is number `work` in
+ * them (the first is 0); -1: none do. */
+void double_no_capture(int work, int result);
+
+/* From now on a call of what stands in for NVIDIA's libraries takes so many microseconds. Another
+ * thread that comes in meanwhile is a complaint: a GPU's ranks share its handles. */
+void double_slow_library(int us);
 
 /* From now on no more than `count` streams are made; -1: any number. */
 void double_most_streams(int count);

@@ -12,21 +12,31 @@
 #include "tests/emit/lay.h"
 
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+static atomic_int inside; /* threads in a library */
 
 static int stand_in(const struct mgpu_launch *l)
 {
+    bool alone = atomic_fetch_add(&inside, 1) == 0;
     const struct mgpu_gpu_queue *queue = l->queue;
     struct work w = {.kind = REF, .ref.node = l->node};
     for (int i = 0; i < l->inputs; i++)
         w.ref.in[i] = l->in[i].data;
     for (int i = 0; i < l->outputs; i++)
         w.ref.out[i] = l->out[i].data;
+    if (double_gpu.library_us)
+        usleep((unsigned)double_gpu.library_us);
     pthread_mutex_lock(&double_gpu.lock);
+    if (!alone)
+        double_complain("%s: another thread is in the libraries of the GPU", l->node->op->name);
     double_submit(queue->stream, &w, &queue->stream->accesses);
     pthread_mutex_unlock(&double_gpu.lock);
+    atomic_fetch_sub(&inside, 1);
     return 0;
 }
 

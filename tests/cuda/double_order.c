@@ -105,7 +105,7 @@ CUresult double_submit(CUstream s, const struct work *work, const struct accesse
         double_complain("%s: nobody said what it touches", name_of(work));
     if (s->capture && (s->capture->broken || s->capture->count == double_gpu.no_capture)) {
         s->capture->broken = true;
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        return double_gpu.capture_result;
     }
     if (s->capture) {
         double_add_node(s->capture, work, accesses, &s->captured);

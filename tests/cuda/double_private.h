@@ -106,9 +106,11 @@ struct double_gpu {
     int complaints, drop;
     float elapsed; /* what lies between any two events, in milliseconds */
     bool busy;
-    int no_capture;       /* work of a capture that is refused; -1: none */
+    int no_capture; /* work of a capture that is refused; -1: none */
+    CUresult capture_result;
     CUresult wait_result; /* of waits for events */
     int streams_left;     /* that can be made; -1: any number */
+    int library_us;       /* that a call of NVIDIA's libraries takes */
     const int *sm;        /* to compile for */
     int sms;
     struct double_kernels kernels;

@@ -72,6 +72,14 @@ static void test_driver(void)
     check(CUDA_ERROR_OUT_OF_MEMORY, "cuStreamCreateWithPriority",
           "making a stream (cuStreamCreateWithPriority) failed: NAME, its words; the GPU's memory "
           "is used up: a smaller --batch");
+    check(CUDA_ERROR_OUT_OF_MEMORY, "cuInit",
+          "starting the driver (cuInit) failed: NAME, its words; other programs hold the GPU's "
+          "memory (nvidia-smi lists them), or a limit");
+    check(CUDA_ERROR_OUT_OF_MEMORY, "cuDevicePrimaryCtxRetain", "; other programs hold");
+    check(CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, "cuInit",
+          "its words; the libcuda.so.1 that is found is newer than the machine's driver");
+    check(CUDA_ERROR_INVALID_DEVICE, "cuInit", "its words; no GPU of such a number can be used");
+    check(CUDA_ERROR_MPS_CONNECTION_FAILED, "cuInit", "its words; CUDA MPS, which lets");
     check(CUDA_ERROR_ILLEGAL_ADDRESS, "cuEventSynchronize",
           "waiting for the GPU's work (cuEventSynchronize) failed: NAME, its words; this is a "
           "fault of mgpu");
@@ -90,8 +98,10 @@ static void test_libraries(void)
 {
     CHECK_OK(mgpu_lt_status(&lt, CUBLAS_STATUS_SUCCESS, "running"));
     CHECK(mgpu_lt_status(&lt, CUBLAS_STATUS_NOT_SUPPORTED, "running") == MGPU_EUNSUPPORTED);
-    CHECK_FAILS(mgpu_lt_status(&lt, CUBLAS_STATUS_ALLOC_FAILED, "starting"),
-                "cuBLASLt: starting failed: CUBLAS, CUBLAS; the GPU's memory is used up");
+    CHECK_FAILS(mgpu_lt_status(&lt, CUBLAS_STATUS_ALLOC_FAILED, "starting (cublasLtCreate)"),
+                "cuBLASLt: starting (cublasLtCreate) failed: CUBLAS, CUBLAS; other programs hold");
+    CHECK_FAILS(mgpu_lt_status(&lt, CUBLAS_STATUS_ALLOC_FAILED, "running"),
+                "cuBLASLt: running failed: CUBLAS, CUBLAS; the GPU's memory is used up");
     CHECK_FAILS(mgpu_lt_status(&lt, CUBLAS_STATUS_EXECUTION_FAILED, "running"), "fault of mgpu");
     CHECK_OK(mgpu_dnn_status(&dnn, CUDNN_STATUS_SUCCESS, "running"));
     CHECK(mgpu_dnn_status(&dnn, CUDNN_STATUS_NOT_SUPPORTED_SHAPE, "running") == MGPU_EUNSUPPORTED);

@@ -432,6 +432,35 @@ static void check_types(struct mgpu_library *l)
     mgpu_graph_free(g);
 }
 
+static cublasStatus_t fail(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
+                           const void *a, cublasLtMatrixLayout_t la, const void *b,
+                           cublasLtMatrixLayout_t lb, const void *beta, const void *c,
+                           cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
+                           const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes,
+                           cudaStream_t stream)
+{
+    (void)handle, (void)desc, (void)alpha, (void)a, (void)la, (void)b, (void)lb, (void)beta;
+    (void)c, (void)lc, (void)d, (void)ld, (void)algo, (void)workspace, (void)bytes, (void)stream;
+    return CUBLAS_STATUS_EXECUTION_FAILED;
+}
+
+/* Who runs a node names it: the library's error does not, or it would stand there twice. */
+static void check_failed(struct mgpu_library *l)
+{
+    static char memory[64];
+    struct mgpu_graph *g = mgpu_graph_new();
+    g->origin = (struct mgpu_origin){"", "y", "gemm1", "Gemm", MGPU_FORWARD};
+    struct mgpu_node *node = node_of(g, &rows[0]);
+    struct mgpu_library_call *call;
+    void *operand[] = {memory, memory, memory, memory, memory};
+    CHECK_OK(mgpu_library_prepare(&call, l, node));
+    l->lt.cublasLtMatmul = fail;
+    CHECK_FAILS(mgpu_library_run(call, NULL, operand, NULL), "cuBLASLt: running a product");
+    CHECK_(!strncmp(mgpu_error(), node->op->name, strlen(node->op->name)), "%s", mgpu_error());
+    mgpu_library_release(call);
+    mgpu_graph_free(g);
+}
+
 int main(void)
 {
     struct mgpu_library l = {.dnn.capability = 900};
@@ -450,5 +479,6 @@ int main(void)
         check_row(&l, &rows[i]);
     check_no_gelu(&l);
     check_types(&l);
+    check_failed(&l);
     return test_end();
 }

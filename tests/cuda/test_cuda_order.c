@@ -93,7 +93,7 @@ static void test_default(void)
     double_busy(true);
     check_default("cpu");
     CHECK(strstr(
-        note, "the GPU cannot be used: taking the GPU into use (cuDevicePrimaryCtxRetain) failed"));
+        note, "the GPU cannot be used: starting to use the GPU (cuDevicePrimaryCtxRetain) failed"));
     double_busy(false);
 }
 
@@ -466,7 +466,7 @@ static void test_memory(void)
                  "--devices cpu"));
     double_begin(1, INT64_C(1) << 30);
     double_busy(true);
-    CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "cuda:0 cannot be used: taking the GPU into use");
+    CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "cuda:0 cannot be used: starting to use the GPU");
     CHECK(strstr(mgpu_error(), "; for the CPU, type --devices cpu"));
     double_busy(false);
     o.devices = "cuda:1";
@@ -535,6 +535,34 @@ static void test_not_finite(const char *devices)
            "%s", got.error);
     CHECK(strstr(got.error, "'i'") && strstr(cpu.error, "'i'"));
     CHECK_(!double_complaints(), "%s", double_complaint());
+}
+
+/* Ranks of a GPU share its libraries' handles: one looks for the node after the other. */
+static void test_named_in_turn(void)
+{
+    enum { BATCH = 4, MOST = BATCH * 2 * 3 * 3 };
+    float x[MOST];
+    struct tiny_result got;
+    struct mgpu_options o = MGPU_OPTIONS;
+    for (int i = 0; i < MOST; i++)
+        x[i] = 1e30F;
+    o.data = tiny_list(tiny_data("x", MGPU_FLOAT, 4, (int64_t[]){BATCH, 2, 3, 3}, x),
+                       tiny_noise("label", 3, 4, (int64_t[]){BATCH, 2, 1, 1}), NULL);
+    o.loss = tiny_list("mse", NULL);
+    o.batch = BATCH;
+    o.steps = 1;
+    o.devices = two;
+    o.strategy = "data";
+    double_slow_library(20000);
+    tiny_train(&got,
+               tiny_model("input x float N 2 3 3\ninit w float 2 2 3 3 = 1\n"
+                          "init v float 2 2 1 1 = 1e30\n"
+                          "h = Conv(x, w)\ny = Conv(h, v)\noutput y float N 2 1 1\n"),
+               &o, NULL, 0);
+    double_slow_library(0);
+    CHECK_(got.rc == MGPU_EINVALID && strstr(got.error, "'y'"), "%s", got.error);
+    CHECK_(!double_complaints(), "%s", double_complaint());
+    double_forget();
 }
 
 /* Step 2 is not finite, and step 3 was given to the GPU by then: it is step 2 that is told, with
@@ -612,6 +640,7 @@ int main(void)
     test_early_reuse();
     test_not_finite("cuda:0");
     test_not_finite(two);
+    test_named_in_turn();
     test_not_finite_ahead("cuda:0", 1);
     test_not_finite_ahead(two, 1);
     test_not_finite_ahead(two, 2);

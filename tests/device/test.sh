@@ -46,14 +46,27 @@ refused "no file $scratch/none" env PACK="$scratch/none" "$run" "$scratch/out"
 refused "empty.tar.gz cannot be unpacked" env PACK="$scratch/empty.tar.gz" "$run" "$scratch/out"
 head -c 100000 "$PACK" >"$scratch/cut.tar.gz"
 refused "cut.tar.gz cannot be unpacked" env PACK="$scratch/cut.tar.gz" "$run" "$scratch/out"
-mkdir "$scratch/part"
-tar -C "$scratch/part" -xzf "$PACK"
-printf 'no program' >"$scratch/part/bin/bench_gpu"
+mkdir "$scratch/part" "$scratch/whole"
+tar -C "$scratch/whole" -xzf "$PACK"
+printf 'not to be used' >"$scratch/whole/runtime/libstdc++.so.6" # this machine has its own
+tar -C "$scratch/whole" -c . | gzip -1 >"$scratch/whole.tar.gz"
+mv "$scratch"/whole/* "$scratch/part/"
+rm "$scratch"/part/lib/*
 cd "$scratch" # paths are those of who calls
-tar -C part -czf part.tar.gz .
+repack() {
+    tar -C part -czf part.tar.gz .
+}
+printf 'no program' >part/bin/bench_gpu
+repack
 refused "the programs of $scratch/part.tar.gz do not run here" env PACK=part.tar.gz "$run" out
+chmod -x part/bin/bench_gpu # as where nothing may run
+repack
+refused "TMPDIR=FOLDER takes another place" env PACK=part.tar.gz "$run" out
+echo 99.5 >part/glibc
+repack
+refused "need glibc 99.5 or newer" env PACK=part.tar.gz "$run" out
 rm part/bin/case-run
-tar -C part -czf part.tar.gz .
+repack
 refused "part.tar.gz is not whole, it has no bin/case-run" env PACK=part.tar.gz "$run" out
 cd - >/dev/null
 
@@ -62,21 +75,44 @@ if ! "$build/bench_gpu" check 2>/dev/null; then
     [ $status = 77 ] && grep -q '^run: .*no NVIDIA driver' "$scratch/log" || fail "no GPU: status $status"
 fi
 
-export MGPU_CHECK=double NETWORKS="mlp bert" SECONDS_EACH=0 ONLY=torch-mlp-ts OVERLAP=mlp
-PARTS="properties launches cases:f32:1 cases:bf16:2 networks:bf16:first overlap sanitizer" status_of
+mkdir -p "$scratch/a b" "$scratch/out" # a run before has left results
+printf '== cases:f32:1, then\nof then\n== cases:f16:1, then\nkept\n' >"$scratch/out/cases.txt"
+printf 'cases:f32:1: done, 99 s\npeers: not all is well, 99 s\n    kept\n' >"$scratch/out/summary.txt"
+export MGPU_CHECK=double NETWORKS="mlp none" SECONDS_EACH=0 ONLY=torch-mlp-ts
+TMPDIR="$scratch/a b" PACK="$scratch/whole.tar.gz" \
+    PARTS="properties launches cases:f32:1 cases:bf16:2 networks:bf16:first sanitizer" status_of
 [ $status = 1 ] || fail "status $status, though some parts fail"
 cd "$scratch/out"
 grep -q '^properties: not all is well' summary.txt && grep -q '^    .*no cuDNN' summary.txt || fail "properties"
-grep -q '^networks:bf16:first: not all is well' summary.txt || fail "a network that is too large"
-grep -q '^    ENDED bert in bf16: status 1: .* MiB' summary.txt || fail "what it said"
-[ "$(grep -c ': done,' summary.txt)" = 5 ] || fail "the others are not done"
+grep -q '^networks:bf16:first: not all is well' summary.txt || fail "a network that there is not"
+grep -q '^    ENDED none in bf16: status 2: usage' summary.txt || fail "what it said"
+[ "$(grep -c ': done,' summary.txt)" = 4 ] || fail "the others are not done"
 grep -q 'what=graph kernels=1000 us_a_kernel=' machine.txt || fail "launches"
 [ "$(grep -c '^PASS torch-mlp-ts cuda:0' cases.txt)" = 2 ] || fail "cases"
 grep -q '^model=mlp who=first .* precision=bf16 .* tflops=' networks.txt || fail "a network"
-grep -q '"inputs go up"' overlap.json && grep -q '"step"' overlap.json || fail "overlap"
+grep -q '^kept' cases.txt && grep -q '^peers: not' summary.txt && grep -q '^    kept' summary.txt ||
+    fail "results of parts that did not run"
+[ "$(grep -c 'cases:f32:1' summary.txt)" = 1 ] && ! grep -q 'of then' cases.txt || fail "results of before"
 [ "$(find . -type f | wc -l)" -le 8 ] || fail "too many files"
 cd - >/dev/null
+
+# An older libstdc++ than the programs want: the pack's is taken.
 cd "$scratch"
-SECONDS_OF_PART=1 PARTS="networks:f32:first launches" status_of out
-[ $status = 1 ] && grep -q '^networks:f32:first: not done in time' "$scratch/out/summary.txt" ||
-    fail "limits of time"
+mkdir older
+echo 'int one;' >older/one.c
+echo 'GLIBCXX_3.4 { global: one; };' >older/versions
+cc -shared -fPIC -nostdlib -Wl,-soname,libstdc++.so.6,--version-script,older/versions -o older/libstdc++.so.6 older/one.c
+LD_LIBRARY_PATH="$scratch/older" SECONDS_OF_PART=1 PARTS="networks:f32:first launches" status_of out
+cd out
+[ $status = 1 ] && grep -q '^launches: done' summary.txt || fail "an older libstdc++"
+grep -q '^    ENDED mlp in f32: after 1 s' summary.txt || fail "limits of time"
+grep -q '^    ENDED none in f32: not begun, the time is over' summary.txt || fail "what was not begun"
+grep -q '^PASS torch-mlp-ts' cases.txt || fail "results of parts that did not run"
+
+# A part that fails leaves the JSON of a run before.
+export here="$scratch/told" out="$scratch/out" own_libraries=/ no_cache=/dev/null
+mkdir -p "$here/bin"
+printf '#!/bin/sh\necho "$1 of $2, ${ENDS:-0}"\nexit ${ENDS:-0}\n' >"$here/bin/bench_gpu"
+chmod +x "$here/bin/bench_gpu"
+"$run" --part overlap && ! ENDS=1 "$run" --part overlap || fail "overlap"
+[ "$(cat overlap.json)" = "overlap of resnet50, 0" ] || fail "the JSON of before"

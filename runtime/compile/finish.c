@@ -3,7 +3,7 @@
  *     y = batch_norm(x), z = max(y + more, 0)          one node that writes z
  *     dy = where(0 < z, dz, 0), batch_norm_grad(dy)    one node that reads dz and z
  *     y = matmul(a, b), z = max(y + bias, 0)           one node that writes z
- *     y = conv(x, w, bias), z = max(y, 0)              the same
+ *     y = conv(x, w, bias), z = max(y, 0)              the same, though y be reordered between
  *     y = matmul(a, b), z = gelu(y + bias)             one node that writes z, and y + bias
  *     dy = matmul(a, b), dx = dy gelu'(x)              one node that reads x
  *     db = reduce(dy), dw = matmul(x, dy)              one node that reads dy once
@@ -18,6 +18,7 @@
 #include "runtime/ops/normalize.h"
 #include "runtime/ops/pointwise.h"
 #include "runtime/ops/reduce.h"
+#include "runtime/ops/reorder.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -258,6 +259,16 @@ static struct mgpu_node *ends_product(const struct finish *f, const struct mgpu_
                                                                                            : NULL;
 }
 
+/* The same where the product's result lies otherwise than the reader wants it. */
+static struct mgpu_node *ends_reordered(const struct finish *f, const struct mgpu_value *y,
+                                        const struct mgpu_node *reader)
+{
+    const struct mgpu_node *reorder = y->kind == MGPU_VALUE_RESULT ? y->producer : NULL;
+    return reorder && reorder->op == &mgpu_op_reorder && is_between(f, y, reader)
+               ? ends_product(f, reorder->input[0], reorder)
+               : NULL;
+}
+
 /* Whether b is a number for each column of y. */
 static bool is_bias(const struct finish *f, const struct mgpu_value *b, const struct mgpu_value *y)
 {
@@ -440,7 +451,7 @@ static void finish_gelu_grad(struct finish *f, struct mgpu_node *node)
 }
 
 /* z = y + bias, max(y + bias, 0) or max(y, 0) by `node`, if a product makes y; a convolution has
- * its bias already. */
+ * its bias already, and its result may be reordered to be y: then that of max(y, 0) is. */
 static void finish_product(struct finish *f, struct mgpu_node *node)
 {
     struct mgpu_value *z = node->output[0];
@@ -452,6 +463,8 @@ static void finish_product(struct finish *f, struct mgpu_node *node)
     for (int i = 0; i < node->inputs && (relu || clip.low == -INFINITY); i++) {
         struct mgpu_value *y = node->input[i], *bias = adds ? node->input[1 - i] : NULL;
         struct mgpu_node *product = same_shape(y, z) ? ends_product(f, y, node) : NULL;
+        if (!product && same_shape(y, z))
+            product = ends_reordered(f, y, node);
         if (!product || (bias && (product->op == &mgpu_op_conv || !is_bias(f, bias, y) ||
                                   !is_before(bias, product))))
             continue;

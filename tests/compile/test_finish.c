@@ -9,6 +9,7 @@
 #include "runtime/ops/matmul.h"
 #include "runtime/ops/pointwise.h"
 #include "runtime/ops/reduce.h"
+#include "runtime/ops/reorder.h"
 #include "runtime/ref/ref.h"
 #include "tests/compile/rewrites.h"
 #include "tests/test.h"
@@ -127,17 +128,38 @@ static void test_kept_products(void)
     mgpu_graph_free(g);
 }
 
-static void test_convolution(void)
+static struct mgpu_value *convolve(struct mgpu_graph *g)
 {
-    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
     const struct mgpu_conv_attrs attrs = {
         .spatial = 1, .stride = {1}, .dilation = {1}, .before = {1}, .after = {1}, .group = 1};
     struct mgpu_dim dims[] = {mgpu_dim_const(4), mgpu_dim_const(2), mgpu_dim_const(3)};
     struct mgpu_value *w = mgpu_graph_parameter(g, "w", MGPU_WEIGHT, g->float_type, 3, dims), *y;
     struct mgpu_value *in[] = {rewrite_image(g, "x"), w, bias(g, "b", 4)};
     CHECK_OK(mgpu_graph_node(g, &mgpu_op_conv, &attrs, 3, in, 1, &y));
-    finish(g, rewrite_relu(g, y));
+    return y;
+}
+
+static void test_convolution(void)
+{
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
+    finish(g, rewrite_relu(g, convolve(g)));
     CHECK(forward_pointwise(g) == 0);
+    mgpu_graph_free(g);
+}
+
+/* With a reorder before the relu, as layouts put it there: the relu goes over to the other side,
+ * unless somebody else reads what comes of the reorder. */
+static void test_reordered(bool kept)
+{
+    const struct mgpu_reorder_attrs plain = {0};
+    struct mgpu_graph *g = rewrite_graph(MGPU_DOUBLE);
+    struct mgpu_value *y = convolve(g), *x;
+    CHECK_OK(mgpu_graph_node(g, &mgpu_op_reorder, &plain, 1, &y, 1, &x));
+    mgpu_graph_output(g, "loss", mgpu_softmax(g, rewrite_relu(g, x), 1, true));
+    if (kept)
+        mgpu_graph_output(g, "x", mgpu_softmax(g, x, 1, true));
+    CHECK_OK(rewrite_checked(g, mgpu_finish_products));
+    CHECK(forward_pointwise(g) == kept && rewrite_count(g, &mgpu_op_reorder) == 1);
     mgpu_graph_free(g);
 }
 
@@ -151,5 +173,7 @@ int main(void)
     test_kept_gelu();
     test_kept_products();
     test_convolution();
+    test_reordered(false);
+    test_reordered(true);
     return test_end();
 }

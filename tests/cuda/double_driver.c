@@ -193,16 +193,22 @@ static CUDA_MEMCPY2D line(void *to, const void *from, size_t bytes)
                            .srcPitch = bytes};
 }
 
+static struct access rows_of(const CUDA_MEMCPY2D *c, const void *at, size_t pitch, bool write)
+{
+    struct access a = double_piece((CUdeviceptr)at, (int64_t)c->WidthInBytes, write);
+    a.rows = (int64_t)c->Height;
+    a.pitch = (int64_t)pitch;
+    return a;
+}
+
 /* pageable: which side may be memory of the host that is not pinned; -1: none. */
 static CUresult submit_copy(CUstream s, const CUDA_MEMCPY2D *c, int pageable)
 {
     struct work w = {.kind = COPY, .copy = *c};
-    int64_t from = (int64_t)((c->Height - 1) * c->srcPitch + c->WidthInBytes);
-    int64_t to = (int64_t)((c->Height - 1) * c->dstPitch + c->WidthInBytes);
-    struct accesses a = {
-        .count = 2,
-        .at = {{(CUdeviceptr)c->srcHost, from, false}, {(CUdeviceptr)c->dstHost, to, true}}};
-    if (c->WidthInBytes == 0) {
+    struct accesses a = {.count = 2,
+                         .at = {rows_of(c, c->srcHost, c->srcPitch, false),
+                                rows_of(c, c->dstHost, c->dstPitch, true)}};
+    if (c->WidthInBytes == 0 || c->Height == 0) {
         double_complain("a copy of no bytes");
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -211,13 +217,6 @@ static CUresult submit_copy(CUstream s, const CUDA_MEMCPY2D *c, int pageable)
             double_complain("a captured copy of memory that is not pinned");
         a.at[pageable] = a.at[1 - pageable];
         a.count = 1;
-    }
-    /* What lies between rows belongs to others. */
-    if (c->Height > 1 && c->dstPitch > c->WidthInBytes) {
-        for (a.count = 1; a.count <= (int)c->Height && a.count < MOST_ACCESSES; a.count++)
-            a.at[a.count] = (struct mgpu_cuda_access){(CUdeviceptr)c->dstHost +
-                                                          (CUdeviceptr)(a.count - 1) * c->dstPitch,
-                                                      (int64_t)c->WidthInBytes, true};
     }
     return double_submit(s, &w, &a);
 }
@@ -262,7 +261,7 @@ static CUresult fill_async(CUdeviceptr at, unsigned char byte, size_t bytes, CUs
 {
     IN_CONTEXT("cuMemsetD8Async");
     struct work w = {.kind = FILL, .copy = line((void *)at, NULL, bytes), .byte = byte};
-    struct accesses a = {.count = 1, .at = {{at, (int64_t)bytes, true}}};
+    struct accesses a = {.count = 1, .at = {double_piece(at, (int64_t)bytes, true)}};
     if (bytes == 0) {
         double_complain("a fill of no bytes");
         return CUDA_ERROR_INVALID_VALUE;
@@ -600,6 +599,11 @@ static CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, 
     struct work w = {.kind = KERNEL, .function = f};
     (void)extra;
     IN_CONTEXT("cuLaunchKernel");
+    if (f && f->parameters > MOST_ACCESSES) {
+        double_complain("%s has %d parameters, %d can be noted", f->name, f->parameters,
+                        MOST_ACCESSES);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (!f || y != 1 || z != 1 || ty != 1 || tz != 1 || shared || x == 0 || x > INT32_MAX ||
         threads == 0 || threads > 1024)
         return CUDA_ERROR_INVALID_VALUE;
@@ -612,8 +616,12 @@ static CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, 
 
 static void touches(CUstream s, const struct mgpu_cuda_access *access, int count)
 {
+    if (count > MOST_ACCESSES)
+        double_complain("a launch touches %d pieces of memory, %d can be noted", count,
+                        MOST_ACCESSES);
     s->accesses.count = count < MOST_ACCESSES ? count : MOST_ACCESSES;
-    memcpy(s->accesses.at, access, sizeof *access * (size_t)s->accesses.count);
+    for (int i = 0; i < s->accesses.count; i++)
+        s->accesses.at[i] = double_piece(access[i].at, access[i].bytes, access[i].write);
 }
 
 const struct mgpu_cuda_driver double_driver = {

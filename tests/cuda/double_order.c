@@ -9,10 +9,25 @@
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-bool double_is_there(const struct mgpu_cuda_access *a)
+struct access double_piece(CUdeviceptr at, int64_t bytes, bool write)
+{
+    return (struct access){.first = {at, bytes, write}, .rows = 1};
+}
+
+static CUdeviceptr row(const struct access *a, int64_t i)
+{
+    return a->first.at + (CUdeviceptr)(i * a->pitch);
+}
+
+static CUdeviceptr end(const struct access *a)
+{
+    return row(a, a->rows - 1) + (CUdeviceptr)a->first.bytes;
+}
+
+bool double_is_there(const struct access *a)
 {
     for (const struct block *b = double_gpu.blocks; b; b = b->next)
-        if ((char *)a->at >= b->at && (char *)a->at + a->bytes <= b->at + b->bytes)
+        if ((char *)a->first.at >= b->at && (char *)end(a) <= b->at + b->bytes)
             return true;
     return false;
 }
@@ -51,15 +66,26 @@ CUresult double_release(void *at)
 
 /* ---- Order ----------------------------------------------------------------------------------- */
 
+/* Whether a row of y lies in a row of x or over its ends. What lies between rows is others'. */
+static bool overlap(const struct access *x, const struct access *y)
+{
+    if (x->first.at >= end(y) || y->first.at >= end(x))
+        return false;
+    for (int64_t i = 0; i < x->rows; i++) { /* the first row of y that ends behind its start */
+        int64_t before = (int64_t)(row(x, i) - y->first.at) - y->first.bytes;
+        int64_t k = before < 0 ? 0 : y->rows == 1 ? 1 : before / y->pitch + 1;
+        if (k < y->rows && row(y, k) < row(x, i) + (CUdeviceptr)x->first.bytes)
+            return true;
+    }
+    return false;
+}
+
 static bool conflict(const struct accesses *a, const struct accesses *b)
 {
     for (int i = 0; i < a->count; i++)
-        for (int k = 0; k < b->count; k++) {
-            const struct mgpu_cuda_access *x = &a->at[i], *y = &b->at[k];
-            if ((x->write || y->write) && x->at < y->at + (CUdeviceptr)y->bytes &&
-                y->at < x->at + (CUdeviceptr)x->bytes)
+        for (int k = 0; k < b->count; k++)
+            if ((a->at[i].first.write || b->at[k].first.write) && overlap(&a->at[i], &b->at[k]))
                 return true;
-        }
     return false;
 }
 

@@ -9,15 +9,21 @@
 
 #include <pthread.h>
 
-enum { MOST_NODES = 16384, WORDS = MOST_NODES / 64, MOST_ACCESSES = 96, MOST_KINDS = 4 };
+enum { MOST_NODES = 16384, WORDS = MOST_NODES / 64, MOST_ACCESSES = 64, MOST_KINDS = 4 };
 
 struct set {
     uint64_t word[WORDS];
 };
 
+/* Memory that work touches: `rows` pieces like the first, their starts `pitch` bytes apart. */
+struct access {
+    struct mgpu_cuda_access first;
+    int64_t rows, pitch;
+};
+
 struct accesses {
     int count;
-    struct mgpu_cuda_access at[MOST_ACCESSES];
+    struct access at[MOST_ACCESSES];
 };
 
 /* An operator that ref runs. */
@@ -140,8 +146,12 @@ static inline void set_join(struct set *into, const struct set *from)
 
 /* ---- double_order.c: memory, nodes, and running them ---- */
 
-/* Whether such memory is allocated. */
-bool double_is_there(const struct mgpu_cuda_access *access);
+/* Whether such memory is allocated, from the first row to the last. */
+bool double_is_there(const struct access *access);
+
+/* One piece of memory. */
+struct access double_piece(CUdeviceptr at, int64_t bytes, bool write);
+
 CUresult double_allocate(void **out, size_t bytes, bool host);
 CUresult double_release(void *at);
 

@@ -55,13 +55,13 @@ static void run_on_double(void)
     for (int64_t i = 0; i < given.count; i++) {
         int operand = (int)given.id[i] - 1;
         int64_t bytes = mgpu_value_bytes(mgpu_library_operand(timed, operand));
-        a.at[i] = (struct mgpu_cuda_access){(CUdeviceptr)given.data[i], bytes, operand == 3};
+        a.at[i] = double_piece((CUdeviceptr)given.data[i], bytes, operand == 3);
         if (operand < 3)
             w.ref.in[operand] = given.data[i];
         else
             w.ref.out[0] = given.data[i];
     }
-    a.at[4] = (struct mgpu_cuda_access){(CUdeviceptr)given.workspace, 1, true};
+    a.at[4] = double_piece((CUdeviceptr)given.workspace, 1, true);
     double_submit(given.stream, &w, &a);
     double_gpu.elapsed = times[given.plans - 1];
 }

@@ -1,7 +1,10 @@
 /* N ranks equal one rank, through the facade: uneven and missing samples, ignored labels, weights
  * of classes and samples, accumulation, clipping, several losses, losses inside the graph, dropout.
  * In double to 1e-10, in float to 1e-5; the same bits in two runs, and with --deterministic the
- * same bits on any devices. */
+ * same bits on any devices.
+ *
+ *     build/test_equal [dropout]      that part alone
+ */
 #include "runtime/base/memory.h"
 #include "tests/support/tiny.h"
 #include "tests/test.h"
@@ -459,9 +462,8 @@ static void test_one_sample(void)
     }
 }
 
-int main(void)
+static void test_all(void)
 {
-    tiny_begin();
     test_labels();
     test_nothing_counts();
     test_sample_weights();
@@ -475,6 +477,15 @@ int main(void)
     test_unequal_shards();
     test_short_batch();
     test_one_sample();
+}
+
+int main(int count, char **part)
+{
+    tiny_begin();
+    if (count > 1 && !strcmp(part[1], "dropout"))
+        test_dropout();
+    else
+        test_all();
     tiny_end();
     return test_end();
 }

@@ -5,8 +5,6 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-enum { OLDEST_CUDNN = 90800 }; /* plans for a GPU's properties */
-
 struct entry {
     const char *name;
     void **at; /* the member of the table */
@@ -115,9 +113,10 @@ int mgpu_cuda_load_dnn(struct mgpu_cuda_dnn *table)
 
 int mgpu_cuda_check_dnn(size_t version)
 {
-    if (version >= OLDEST_CUDNN)
+    const int oldest = MGPU_CUDA_OLDEST_CUDNN;
+    if (version >= (size_t)oldest)
         return 0;
-    return mgpu_fail(
-        MGPU_EDEVICE, "cuDNN is too old: it is version %zu.%zu, this build needs %d.%d",
-        version / 10000, version / 100 % 100, OLDEST_CUDNN / 10000, OLDEST_CUDNN / 100 % 100);
+    return mgpu_fail(MGPU_EDEVICE,
+                     "cuDNN is too old: it is version %zu.%zu, this build needs %d.%d",
+                     version / 10000, version / 100 % 100, oldest / 10000, oldest / 100 % 100);
 }

@@ -14,6 +14,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* cmake tells the error to those who build (find.cmake). */
+#define MGPU_CUDA_OLDEST_CUDNN 90800 /* which makes plans for a GPU's properties */
+#if CUDA_VERSION < 13000
+#error "CUDA 13 or newer is needed"
+#endif
+#if CUDNN_VERSION < MGPU_CUDA_OLDEST_CUDNN
+#error "cuDNN 9.8 or newer is needed"
+#endif
+
 #define MGPU_CUDA_DRIVER(F)                                                                        \
     F(cuInit)                                                                                      \
     F(cuDriverGetVersion)                                                                          \

@@ -51,11 +51,17 @@ static const char *const ways_out[] = {
               "a new driver needs a restart",
 };
 
-/* Before a run has any memory a smaller batch does not help. */
+/* A call of the driver, or what a library does, before a run has any memory. */
+static bool starts(const char *what)
+{
+    return !strcmp(what, "cuInit") || !strcmp(what, "cuDevicePrimaryCtxRetain") ||
+           !strncmp(what, "starting", strlen("starting"));
+}
+
+/* A smaller batch is of no help to a start. */
 static const char *way_out(enum cause cause, const char *what)
 {
-    bool starts = !strncmp(what, "starting", strlen("starting"));
-    return ways_out[cause == MEMORY && starts ? NO_START : cause];
+    return ways_out[cause == MEMORY && starts(what) ? NO_START : cause];
 }
 
 int mgpu_gpu_error_length(void)
@@ -133,7 +139,7 @@ static const struct {
     {"cuDeviceGetName", "asking for the GPU's name"},
     {"cuDeviceGetAttribute", "asking for the GPU's compute capability"},
     {"cuDeviceTotalMem", "asking for the size of the GPU's memory"},
-    {"cuDevicePrimaryCtxRetain", "starting to use the GPU"},
+    {"cuDevicePrimaryCtxRetain", "taking the GPU into use"},
     {"cuCtxSetCurrent", "turning a thread to the GPU"},
     {"cuMemGetInfo", "asking how much memory is free"},
     {"cuMemAlloc", "taking memory of the GPU"},
@@ -181,7 +187,7 @@ int mgpu_cuda_status(const struct mgpu_cuda_driver *driver, CUresult result, con
     snprintf(number, sizeof number, "error %d", (int)result);
     return mgpu_fail(MGPU_EDEVICE, "%s (%s) failed: %s, %s%s", words_of(call), call,
                      name ? name : number, text ? text : "which the driver does not know",
-                     way_out(cause_of(result), words_of(call)));
+                     way_out(cause_of(result), call));
 }
 
 /* ---- Libraries ------------------------------------------------------------------------------- */

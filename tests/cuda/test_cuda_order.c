@@ -93,7 +93,7 @@ static void test_default(void)
     double_busy(true);
     check_default("cpu");
     CHECK(strstr(
-        note, "the GPU cannot be used: starting to use the GPU (cuDevicePrimaryCtxRetain) failed"));
+        note, "the GPU cannot be used: taking the GPU into use (cuDevicePrimaryCtxRetain) failed"));
     double_busy(false);
 }
 
@@ -466,7 +466,7 @@ static void test_memory(void)
                  "--devices cpu"));
     double_begin(1, INT64_C(1) << 30);
     double_busy(true);
-    CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "cuda:0 cannot be used: starting to use the GPU");
+    CHECK_FAILS(mgpu_trainer_new(&t, model, &o), "cuda:0 cannot be used: taking the GPU into use");
     CHECK(strstr(mgpu_error(), "; for the CPU, type --devices cpu"));
     double_busy(false);
     o.devices = "cuda:1";

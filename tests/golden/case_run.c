@@ -30,8 +30,10 @@ struct run {
     struct saved before, after;
     double *loss;
     int64_t steps;
-    bool loss64; /* the loss to compare with was made in double */
-    bool whole;  /* all steps are taken: weights can be compared */
+    bool loss64;           /* the loss to compare with was made in double */
+    bool whole;            /* all steps are taken: weights can be compared */
+    enum mgpu_dtype start; /* weights are rounded to this type before the first step, if any */
+    const double *moved;   /* what such a start alone did to each distance; 0: not known */
 };
 
 static void complain(struct run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -156,12 +158,22 @@ static double rounding_limit(const struct run *r, enum mgpu_case_what what)
                                                     : 0;
 }
 
+/* A case may be of worse condition than rounding_limit allows for: batches of two in a batch norm,
+ * choices of max pools, steps that diverge. How bad it is, it shows in f32 on the CPU, started from
+ * weights that are rounded once (mgpu_case_run). Fewer bits round all that is between, too: a
+ * hundred tensors forward and backward, whose errors add up as squares. */
+static const double roundings = 10; /* sqrt(100) */
+
 static void judge(struct run *r, enum mgpu_case_what what, const char *name, double distance)
 {
     double limit = mgpu_golden_limit(&r->c.golden, whats[what]);
     if (what == MGPU_CASE_LOSS && r->loss64)
         limit = 2e-6; /* most are below 1e-9; some files hold rounded constants */
     limit = fmax(limit, rounding_limit(r, what)) * (r->request->fast ? 10 : 1);
+    double allowed = roundings * r->moved[what];
+    if (what != MGPU_CASE_WEIGHTS)     /* those of steps that diverge may be anywhere */
+        allowed = fmin(allowed, 0.95); /* zeros are off by 1 */
+    limit = fmax(limit, allowed);
     double *worst = &r->result->distance[what];
     bool new_worst = !(distance <= *worst);
     if (new_worst)
@@ -282,6 +294,37 @@ static struct mgpu_array as_stored(struct run *r, const struct mgpu_array *want,
     return rounded;
 }
 
+/* An initializer as a start may round it. */
+static double *rounded(struct run *r, const struct mgpu_array *a)
+{
+    int64_t n = mgpu_array_count(a);
+    double *to = doubles(r, a);
+    void *stored = mgpu_arena_alloc(r->c.arena, mgpu_dtype_size(r->start) * (size_t)n);
+    mgpu_convert(stored, r->start, to, MGPU_DOUBLE, n);
+    mgpu_convert(to, MGPU_DOUBLE, stored, r->start, n);
+    return to;
+}
+
+static int round_weights(struct run *r)
+{
+    for (int i = 0; r->start && i < r->c.weights.count; i++) {
+        const char *name = r->c.weights.tensor[i].name;
+        const struct mgpu_array *a = stored_in(r, &r->before, name);
+        if (a)
+            MGPU_TRY(mgpu_weight_write(r->trainer, holder_of(r, &r->before, name), rounded(r, a),
+                                       mgpu_array_count(a)));
+    }
+    return 0;
+}
+
+/* So that the change is compared: what a rounded start moved by itself is not part of it. */
+static void less_start(struct run *r, double *got, const struct mgpu_array *before)
+{
+    const double *from = r->start ? rounded(r, before) : NULL;
+    for (int64_t i = 0; from && i < mgpu_array_count(before); i++)
+        got[i] -= from[i] - mgpu_get_double(before->data, before->type, i);
+}
+
 /* The divisor is the change that training makes: |golden - initial|. */
 static int compare_weights(struct run *r)
 {
@@ -292,6 +335,7 @@ static int compare_weights(struct run *r)
         MGPU_TRY(weight_after(r, want, &got));
         if (!before || mgpu_array_count(before) != mgpu_array_count(&want->array))
             return mgpu_fail(MGPU_EINVALID, "'%s' is not in the file", want->name);
+        less_start(r, got, before);
         struct mgpu_array stored = as_stored(r, &want->array, before->type);
         double change = norm(&want->array, before), off = off_by(got, &stored);
         if (is_noise(r, want->name)) /* moved by what an optimizer makes of rounding */
@@ -395,6 +439,7 @@ static void compare_losses(struct run *r)
 static int train(struct run *r)
 {
     MGPU_TRY(save_as(r, "before.onnx", &r->before));
+    MGPU_TRY(round_weights(r));
     MGPU_TRY(take_steps(r));
     compare_losses(r);
     if (!r->whole)
@@ -525,20 +570,51 @@ static int run_case(struct run *r)
     return q->forward ? compare_forward(r) : 0;
 }
 
-void mgpu_case_run(struct mgpu_case_result *out, const struct mgpu_case_request *request)
+static void attempt(struct run *r)
 {
-    struct run r = {.request = request, .result = out};
     struct timespec start, end;
     clock_gettime(CLOCK_MONOTONIC, &start);
-    *out = (struct mgpu_case_result){.outcome = MGPU_CASE_PASSED};
+    *r->result = (struct mgpu_case_result){.outcome = MGPU_CASE_PASSED};
     for (int i = 0; i < MGPU_CASE_WHATS; i++)
-        out->distance[i] = -1;
-    if (run_case(&r) < 0)
-        complain(&r, "%s", mgpu_error());
-    close_case(&r);
+        r->result->distance[i] = -1;
+    if (run_case(r) < 0)
+        complain(r, "%s", mgpu_error());
+    close_case(r);
     clock_gettime(CLOCK_MONOTONIC, &end);
-    out->seconds =
+    r->result->seconds =
         (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+}
+
+/* What a start from rounded weights alone does, in f32 on the CPU. */
+static void find_condition(double *moved, const struct mgpu_case_request *request)
+{
+    static const double none[MGPU_CASE_WHATS];
+    struct mgpu_case_request q = *request;
+    struct mgpu_case_result result;
+    bool bf16 = !strcmp(request->precision, "bf16");
+    q.devices = "cpu:0";
+    q.ranks = 1;
+    q.precision = "f32";
+    q.forward = q.fast = false;
+    attempt(&(struct run){.request = &q,
+                          .result = &result,
+                          .start = bf16 ? MGPU_BFLOAT16 : MGPU_FLOAT16,
+                          .moved = none});
+    for (int i = 0; i < MGPU_CASE_WHATS; i++)
+        moved[i] = isfinite(result.distance[i]) ? fmax(0, result.distance[i]) : 0;
+    mgpu_case_result_free(&result);
+}
+
+void mgpu_case_run(struct mgpu_case_result *out, const struct mgpu_case_request *request)
+{
+    double moved[MGPU_CASE_WHATS] = {0};
+    struct run r = {.request = request, .result = out, .moved = moved}, again = r;
+    attempt(&r);
+    if (out->outcome == MGPU_CASE_FAILED && rounding_limit(&again, MGPU_CASE_LOSS) > 0) {
+        mgpu_case_result_free(out);
+        find_condition(moved, request);
+        attempt(&again);
+    }
 }
 
 void mgpu_case_result_free(struct mgpu_case_result *result)

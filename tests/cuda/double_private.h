@@ -115,9 +115,9 @@ struct double_gpu {
     int no_capture;       /* work of a capture that is refused; -1: none */
     CUresult wait_result; /* of waits for events */
     int streams_left;     /* that can be made; -1: any number */
-    const int *sm;        /* to compile for */
+    const int *sm;        /* to compile for; then nothing runs */
     int sms;
-    struct double_kernels kernels;
+    struct double_kernels kernels[MOST_KINDS];
     char complaint[512];
     struct double_calls calls;
 };

@@ -76,15 +76,17 @@ void double_slow_library(int us);
 /* From now on no more than `count` streams are made; -1: any number. */
 void double_most_streams(int count);
 
-/* From now on NVRTC compiles kernels too, for up to four compute capabilities (90: 9.0), and
+/* From now on NVRTC compiles the kernels, for up to four compute capabilities (90: 9.0), and
  * complains where it cannot, or where a kernel spills registers. The first kernel of each form
  * (emit/forms.h) is for all of them, what differs from others of its form by numbers for one of
- * them in turn. What it made so far: */
+ * them in turn. Nothing runs any more: memory keeps what is in it. What it made so far for
+ * sm[kind]:
+ */
 struct double_kernels {
     int count;
     int registers, shared, spilled; /* the most that one took; bytes */
 };
 void double_compile(const int *sm, int count);
-struct double_kernels double_compiled(void);
+struct double_kernels double_compiled(int kind);
 
 #endif

@@ -49,16 +49,17 @@ static int larger(int a, int b)
 
 static const char mark[] = "KERNEL("; /* where one begins */
 
-static void look_at_kernels(const struct mgpu_cubin *cubin, const char *text, int sm)
+static void look_at_kernels(const struct mgpu_cubin *cubin, const char *text, int kind)
 {
-    struct double_kernels *all = &double_gpu.kernels;
+    struct double_kernels *all = &double_gpu.kernels[kind];
     for (const char *at = text; (at = strstr(at, mark)); at += sizeof mark - 1) {
         char name[64];
         struct mgpu_kernel_use use;
         const char *from = at + sizeof mark - 1;
         snprintf(name, sizeof name, "%.*s", (int)strcspn(from, ")"), from);
         if (mgpu_cubin_use(cubin, name, &use) < 0 || use.spilled)
-            double_complain("%s spills %d bytes on sm_%d: %.400s", name, use.spilled, sm, at);
+            double_complain("%s spills %d bytes on sm_%d: %.400s", name, use.spilled,
+                            double_gpu.sm[kind], at);
         all->registers = larger(all->registers, use.registers);
         all->shared = larger(all->shared, use.shared);
         all->spilled = larger(all->spilled, use.spilled);
@@ -78,9 +79,9 @@ void double_compile(const int *sm, int count)
     mgpu_cuda_stand_in(&double_gpu.driver, &double_nvrtc);
 }
 
-struct double_kernels double_compiled(void)
+struct double_kernels double_compiled(int kind)
 {
-    return double_gpu.kernels;
+    return double_gpu.kernels[kind];
 }
 
 /* Whether a kernel is to be compiled for the kind of GPU: the first of its form is for each, any
@@ -111,15 +112,15 @@ static void split_program(FILE *const *to, const char *program)
     }
 }
 
-static void compile_really(const char *text, int sm)
+static void compile_really(const char *text, int kind)
 {
     struct mgpu_cubin cubin;
-    int rc = mgpu_cuda_compile_by(&real, &cubin, text, sm);
+    int sm = double_gpu.sm[kind], rc = mgpu_cuda_compile_by(&real, &cubin, text, sm);
     pthread_mutex_lock(&double_gpu.lock);
     if (rc < 0)
         double_complain("sm_%d: %s", sm, mgpu_error());
     else
-        look_at_kernels(&cubin, text, sm);
+        look_at_kernels(&cubin, text, kind);
     pthread_mutex_unlock(&double_gpu.lock);
     mgpu_cubin_free(&cubin);
 }
@@ -140,7 +141,7 @@ static nvrtcResult nvrtc_compile(nvrtcProgram program, int count, const char *co
     for (int i = 0; i < double_gpu.sms; i++) {
         fclose(to[i]);
         if (*text[i])
-            compile_really(text[i], double_gpu.sm[i]);
+            compile_really(text[i], i);
         free(text[i]);
     }
     return NVRTC_SUCCESS;

@@ -66,7 +66,7 @@ CUresult double_module(struct module **out, const char *text)
     m->next = double_gpu.modules;
     double_gpu.modules = m;
     char *calls = read_functions(m);
-    int rc = emulate_open(&m->library, text, calls);
+    int rc = double_gpu.sms ? 0 : emulate_open(&m->library, text, calls);
     free(calls);
     if (rc < 0)
         double_complain("%s", mgpu_error());

@@ -156,6 +156,8 @@ static void run_copy(const CUDA_MEMCPY2D *c)
 static void run_work(struct work *w)
 {
     int rc = 0;
+    if (double_gpu.sms) /* kernels are compiled alone */
+        return;
     if (w->kind == KERNEL)
         rc = emulate_launch(w->function->module->library, &w->launch, w->function->name, w->pointer,
                             EMULATE_SHUFFLED);

@@ -117,9 +117,9 @@ struct double_gpu {
     CUresult wait_result; /* of waits for events */
     int streams_left;     /* that can be made; -1: any number */
     int library_us;       /* that a call of NVIDIA's libraries takes */
-    const int *sm;        /* to compile for */
+    const int *sm;        /* to compile for; then nothing runs */
     int sms;
-    struct double_kernels kernels;
+    struct double_kernels kernels[MOST_KINDS];
     char complaint[512];
     struct double_calls calls;
 };

@@ -18,7 +18,7 @@ struct gpu {
     int64_t free;           /* bytes; -1: not known */
     const char *unusable;   /* why; NULL: it can be used */
     const char *numbers_of; /* the known one whose numbers plans take */
-    bool alike;             /* which it only is most like */
+    const char *how;        /* they do */
 };
 
 struct gpus {
@@ -36,9 +36,12 @@ static void ask_gpu(struct gpus *g, int i)
         gpu->unusable = mgpu_arena_string(g->arena, mgpu_error());
     if (mgpu_cuda_facts(&gpu->facts, i) < 0)
         return;
-    const struct mgpu_known_device *known = mgpu_known_gpu(&gpu->facts);
-    gpu->numbers_of = known->name;
-    gpu->alike = !mgpu_is_called(gpu->facts.name, known);
+    struct mgpu_device_kind kind;
+    mgpu_kind_of_gpu(&kind, mgpu_known_gpu(&gpu->facts), &gpu->facts);
+    gpu->numbers_of = kind.name;
+    gpu->how = kind.scaled       ? ", scaled by what the driver says"
+               : kind.stands_for ? ", the most alike"
+                                 : "";
 }
 
 static void ask_gpus(struct gpus *g, struct mgpu_arena *arena)
@@ -63,8 +66,7 @@ static void print_gpu(const struct gpu *gpu, int i, FILE *to)
     if (gpu->free >= 0)
         fprintf(to, " (%.1f free)", (double)gpu->free / GIB);
     if (gpu->numbers_of)
-        fprintf(to, "; plans take the numbers of %s%s", gpu->numbers_of,
-                gpu->alike ? ", the most alike" : "");
+        fprintf(to, "; plans take the numbers of %s%s", gpu->numbers_of, gpu->how);
     fputc('\n', to);
     if (gpu->unusable)
         fprintf(to, "            cannot be used: %s\n", gpu->unusable);

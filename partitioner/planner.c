@@ -71,16 +71,20 @@ static int check_precision(const struct mgpu_planner *p)
     return 0;
 }
 
-/* A run reads its devices more than once, and says this once. */
-static void tell_likeness(const struct mgpu_topology *t)
+/* Of a kind that a GPU here is not, or not quite. */
+static void tell_likeness(const struct mgpu_device_kind *kind)
 {
-    for (int k = 0; k < t->kinds; k++)
-        if (t->kind[k].stands_for)
-            mgpu_note("no table has the GPU '%s': its costs are those of %s, whose memory "
-                      "is about as fast; for those of another, plan for its name (mgpu-partition "
-                      "--devices KIND) or for a "
-                      "topology file (--list-devices has the kinds)",
-                      t->kind[k].stands_for, t->kind[k].name);
+    if (kind->scaled)
+        mgpu_note("the GPU '%s' is not quite the %s of the table: its costs are scaled by what its "
+                  "driver says, to %.4g TFLOP/s in float32 and %.4g GB/s of memory; for others, "
+                  "plan for a topology file",
+                  kind->stands_for, kind->name, kind->flops[MGPU_RATE_F32] / 1e12,
+                  kind->bytes / 1e9);
+    else
+        mgpu_note("no table has the GPU '%s': its costs are those of %s, whose memory is about as "
+                  "fast; for those of another, plan for its name (mgpu-partition --devices KIND) "
+                  "or for a topology file (--list-devices has the kinds)",
+                  kind->stands_for, kind->name);
 }
 
 static int settle_devices(struct mgpu_planner *p)
@@ -93,7 +97,9 @@ static int settle_devices(struct mgpu_planner *p)
         p->model->devices(p->model->context, !mgpu_topology_all_cpus(t));
     for (int i = 0; o->memory && i < t->devices; i++)
         t->device[i].memory = o->memory;
-    tell_likeness(t);
+    for (int k = 0; k < t->kinds; k++) /* a run reads its devices more than once; this, once */
+        if (t->kind[k].stands_for)
+            tell_likeness(&t->kind[k]);
     label_devices(p);
     MGPU_TRY(check_precision(p));
     return settle_weights(p);

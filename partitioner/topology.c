@@ -432,20 +432,20 @@ static int kind_of_threads(struct mgpu_topology *t, int threads, int busy)
     return t->kinds++;
 }
 
-/* GPUs that call themselves otherwise are kinds of their own, with the same numbers. */
+/* GPUs that are not just as in the table are kinds of their own. */
 static int kind_of_gpu(struct mgpu_topology *t, const struct mgpu_known_device *known,
                        const struct mgpu_gpu_facts *facts)
 {
-    const char *other = mgpu_is_called(facts->name, known) ? "" : facts->name;
+    struct mgpu_device_kind *kind = &t->kind[t->kinds];
+    mgpu_kind_of_gpu(kind, known, facts);
+    const char *other = kind->stands_for ? kind->stands_for : "";
     for (int k = 0; k < t->kinds; k++) {
         const char *stands_for = t->kind[k].stands_for ? t->kind[k].stands_for : "";
         if (!strcmp(t->kind[k].name, known->name) && !strcmp(stands_for, other))
             return k;
     }
-    mgpu_kind_of_known(&t->kind[t->kinds], known);
-    t->kind[t->kinds].sm = facts->sm;
-    if (*other)
-        t->kind[t->kinds].stands_for = mgpu_arena_string(t->arena, other);
+    if (kind->stands_for)
+        kind->stands_for = mgpu_arena_string(t->arena, other);
     return t->kinds++;
 }
 

@@ -23,7 +23,9 @@ enum mgpu_rate { MGPU_RATE_F64, MGPU_RATE_F32, MGPU_RATE_TF32, MGPU_RATE_HALF, M
 struct mgpu_device_kind {
     const char *name;       /* "h100", "cpu" */
     const char *stands_for; /* what a GPU here calls itself that no table has and that is costed as
-                             * this one, which is most like it; NULL */
+                             * this one, which is most like it, or that is `scaled`; NULL */
+    bool scaled;            /* it is called so, but its driver says that it is another: the numbers
+                             * are scaled by that */
     double flops[MGPU_RATES];                     /* peak per second, by enum mgpu_rate */
     double bytes;                                 /* memory bandwidth, bytes per second */
     double launch_ms;                             /* least time of a kernel */

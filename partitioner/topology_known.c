@@ -36,7 +36,8 @@ static bool begins_with(const char *text, const char *known)
     return !isalnum((unsigned char)*text);
 }
 
-bool mgpu_is_called(const char *name, const struct mgpu_known_device *known)
+/* "NVIDIA A100-SXM4-80GB" is called an a100 and an a100-80. */
+static bool is_called(const char *name, const struct mgpu_known_device *known)
 {
     for (const char *at = name; *at; at++)
         if ((at == name || !isalnum((unsigned char)at[-1])) && begins_with(at, known->name))
@@ -51,7 +52,7 @@ static double distance(const struct mgpu_known_device *k, const struct mgpu_gpu_
     enum { OTHER = 1000 };
     static const double AGE = 0.02; /* of a tenth of a version */
     double memory = fabs(log(k->memory_gib * 0x1p30 / ((double)gpu->memory + 1)));
-    if (mgpu_is_called(gpu->name, k))
+    if (is_called(gpu->name, k))
         return memory;
     double speed = gpu->bytes > 0 ? fabs(log(k->memory_gb_s * 1e9 / gpu->bytes)) : memory;
     return OTHER + speed + AGE * abs(k->sm - gpu->sm);
@@ -77,6 +78,40 @@ void mgpu_kind_of_known(struct mgpu_device_kind *kind, const struct mgpu_known_d
                                       .interference = 1.3};
     for (int r = 0; r < MGPU_RATES; r++)
         kind->flops[r] = known->tflops[r] > 0 ? known->tflops[r] * 1e12 : kind->flops[r - 1];
+}
+
+/* Per second, of all multiprocessors of a row together. One makes 64 fused products in float32 in a
+ * cycle, from compute capability 8.6 on 128 (CUDA Programming Guide, arithmetic instructions). */
+static double known_cycles(const struct mgpu_known_device *k)
+{
+    return k->tflops[MGPU_RATE_F32] * 1e12 / (2 * (k->sm < 86 ? 64 : 128));
+}
+
+/* A share of a row's number; 0 is not known. */
+static bool is_far(double share)
+{
+    return share > 0 && fabs(log(share)) > log(1.25);
+}
+
+void mgpu_kind_of_gpu(struct mgpu_device_kind *kind, const struct mgpu_known_device *known,
+                      const struct mgpu_gpu_facts *gpu)
+{
+    double memory = (double)gpu->memory / (known->memory_gib * 0x1p30);
+    double cycles = gpu->cycles / known_cycles(known);
+    double bytes = gpu->bytes / (known->memory_gb_s * 1e9);
+    bool slice = strstr(gpu->name, " MIG ");
+    mgpu_kind_of_known(kind, known);
+    kind->sm = gpu->sm;
+    kind->scaled =
+        is_called(gpu->name, known) && (slice || is_far(memory) || is_far(cycles) || is_far(bytes));
+    kind->stands_for = kind->scaled || !is_called(gpu->name, known) ? gpu->name : NULL;
+    if (!kind->scaled)
+        return;
+    for (int r = 0; r < MGPU_RATES; r++)
+        kind->flops[r] *= cycles > 0 ? cycles : 1;
+    kind->bytes *= bytes > 0 ? bytes : 1;
+    if (slice) /* it has as much of the bandwidth as of the memory, whatever the driver says */
+        kind->bytes = fmin(kind->bytes, known->memory_gb_s * 1e9 * memory);
 }
 
 /* ---- Fabrics --------------------------------------------------------------------------------- */

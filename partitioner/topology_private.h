@@ -29,11 +29,14 @@ extern const struct mgpu_known_device mgpu_known_devices[];
 struct mgpu_gpu_facts;
 const struct mgpu_known_device *mgpu_known_gpu(const struct mgpu_gpu_facts *gpu);
 
-/* "NVIDIA A100-SXM4-80GB" is called an a100 and an a100-80. */
-bool mgpu_is_called(const char *name, const struct mgpu_known_device *known);
-
 /* Fills a kind from a row of the table. */
 void mgpu_kind_of_known(struct mgpu_device_kind *kind, const struct mgpu_known_device *known);
+
+/* The same for a GPU here whose row that is (mgpu_known_gpu). Where it is called so, but is a slice
+ * (MIG) or has another memory, bandwidth or speed by more than a quarter (a laptop's, one on PCIe),
+ * what the driver says scales the numbers. kind->stands_for is the name in `gpu`. */
+void mgpu_kind_of_gpu(struct mgpu_device_kind *kind, const struct mgpu_known_device *known,
+                      const struct mgpu_gpu_facts *gpu);
 
 /* Fabrics: NCCL's latencies over NVLink or PCIe of a machine with so many; a bandwidth, one latency
  * for all and one for each hop. */

@@ -5,6 +5,7 @@
 #include "runtime/base/status.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <openssl/evp.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -108,13 +109,29 @@ static void name_file(char path[PATH], const char *key, const char *source)
         snprintf(path + n, PATH - n, "%02x", hash[i]);
 }
 
+/* Of a regular file alone: opening a pipe or reading it may last for ever. NULL: errno says why. */
+static FILE *open_regular(const char *path, int flags, const char *mode)
+{
+    struct stat status;
+    int fd = open(path, flags | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return NULL;
+    bool regular = fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+    FILE *file = regular ? fdopen(fd, mode) : NULL;
+    if (file)
+        return file;
+    close(fd);
+    errno = regular ? ENOMEM : EEXIST;
+    return NULL;
+}
+
 static FILE *open_file(const char *key, const char *source)
 {
     char path[PATH] = "";
     if (name_folder(path))
         return NULL;
     name_file(path, key, source);
-    return fopen(path, "rb");
+    return open_regular(path, O_RDONLY, "rb");
 }
 
 bool mgpu_cache_read(const char *key, const char *source, void **data, size_t *size)
@@ -143,7 +160,7 @@ static int write_file(const char *path, const void *data, size_t size)
     char fresh[PATH + 32];
     unsigned char hash[HASH];
     snprintf(fresh, sizeof fresh, "%s.%d", path, (int)getpid());
-    FILE *file = fopen(fresh, "wb");
+    FILE *file = open_regular(fresh, O_WRONLY | O_CREAT | O_TRUNC, "wb");
     if (!file)
         return errno;
     hash_of(hash, data, size, "", 0);

@@ -20,6 +20,7 @@ struct mgpu_gpu_facts {
     int sm;         /* compute capability: 90 is 9.0 */
     int64_t memory; /* bytes */
     double bytes;   /* per second, of its memory; 0: the driver does not say */
+    double cycles;  /* per second, of all its multiprocessors together; 0: the same */
 };
 int mgpu_cuda_facts(struct mgpu_gpu_facts *out, int index);
 

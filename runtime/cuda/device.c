@@ -69,6 +69,16 @@ static int ask_bandwidth(const struct mgpu_cuda_driver *driver, CUdevice device,
     return 0;
 }
 
+static int ask_cycles(const struct mgpu_cuda_driver *driver, CUdevice device, double *cycles)
+{
+    int clock = 0, count = 0;
+    DRIVER_TRY(driver, cuDeviceGetAttribute, (&clock, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, device));
+    DRIVER_TRY(driver, cuDeviceGetAttribute,
+               (&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
+    *cycles = 1e3 * clock * count;
+    return 0;
+}
+
 static int ask_facts(const struct mgpu_cuda_driver *driver, int index, struct mgpu_gpu_facts *out)
 {
     int major = 0, minor = 0;
@@ -83,6 +93,7 @@ static int ask_facts(const struct mgpu_cuda_driver *driver, int index, struct mg
                (&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device));
     out->sm = 10 * major + minor;
     out->memory = (int64_t)memory;
+    MGPU_TRY(ask_cycles(driver, device, &out->cycles));
     return ask_bandwidth(driver, device, &out->bytes);
 }
 

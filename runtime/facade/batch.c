@@ -477,8 +477,8 @@ static int skip(struct mgpu_trainer *t, struct job *job)
         return MGPU_SKIPPED;
     job->skips = false;
     job->prefix = scales
-                      ? "in float16, whatever the loss is scaled by (bfloat16 ends where float32 "
-                        "does: --precision bf16)"
+                      ? "in float16, with the loss scaled by less than 2^-23, which is not halved "
+                        "again (bfloat16 ends where float32 does: --precision bf16)"
                       : "in float16, which ends at 65504 (bfloat16 ends where float32 does: "
                         "--precision bf16)";
     clear_results(t);

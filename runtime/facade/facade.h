@@ -122,6 +122,7 @@ struct mgpu_carried { /* one --state */
 /* Gradients in float16 are multiplied by `scale`, so that small ones are not lost. */
 struct mgpu_loss_scale {
     bool on;
+    double asked;        /* to begin with; 0: nobody did */
     double scale, used;  /* of the next step and of the last one */
     int64_t good, every; /* finite steps since it changed; it doubles after so many */
 };

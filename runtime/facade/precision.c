@@ -11,10 +11,12 @@ static const double LEAST = 0x1p-24, MOST = 0x1p24;
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
-static int parse_start(double *scale, const char *text)
+static int parse_start(struct mgpu_loss_scale *s, const char *text)
 {
-    if (mgpu_text_double(scale, "START", text, LEAST, MOST) == 0)
+    if (mgpu_text_double(&s->asked, "START", text, LEAST, MOST) == 0) {
+        s->scale = s->asked;
         return 0;
+    }
     return mgpu_fail(MGPU_EUSAGE,
                      "--loss-scale: '%s' is not a number from 2^-24 (%.3g) to 2^24 (%.0f)", text,
                      LEAST, MOST);
@@ -27,10 +29,10 @@ static int parse_scale(struct mgpu_trainer *t, const char *text)
     int count;
     mgpu_items_cut(&item, &count, text, NULL, 0, t->arena);
     if (count == 0)
-        return parse_start(&t->scaling.scale, "");
+        return parse_start(&t->scaling, "");
     for (int i = 0; i < count; i++)
         if (i == 0 && !item[i].value)
-            MGPU_TRY(parse_start(&t->scaling.scale, item[i].name));
+            MGPU_TRY(parse_start(&t->scaling, item[i].name));
         else if (!strcmp(item[i].name, "every") && item[i].value)
             MGPU_TRY(mgpu_prefix(
                 mgpu_text_int(&t->scaling.every, "every", item[i].value, 1, INT64_C(1) << 52),
@@ -128,7 +130,10 @@ int mgpu_scale_record(struct mgpu_trainer *t, struct mgpu_record *r)
     MGPU_TRY(mgpu_record_real(r, "loss_scale", &t->scaling.scale));
     MGPU_TRY(mgpu_record_int(r, "loss_scale.good", &t->scaling.good));
     t->scaling.used = t->scaling.scale;
-    if (t->scaling.scale >= LEAST && t->scaling.scale <= MOST && t->scaling.good >= 0)
-        return 0;
-    return mgpu_fail(MGPU_EINVALID, "loss_scale %g: there is no such scale", t->scaling.scale);
+    if (!(t->scaling.scale >= LEAST && t->scaling.scale <= MOST && t->scaling.good >= 0))
+        return mgpu_fail(MGPU_EINVALID, "loss_scale %g: there is no such scale", t->scaling.scale);
+    if (r->restores && t->scaling.asked && t->scaling.asked != t->scaling.scale)
+        mgpu_note("--loss-scale %g: the scale stays %g, that of %s", t->scaling.asked,
+                  t->scaling.scale, t->options.resume);
+    return 0;
 }

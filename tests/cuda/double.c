@@ -113,6 +113,11 @@ void double_driver_version(int version)
     double_gpu.version = version;
 }
 
+void double_name(const char *name)
+{
+    double_gpu.name = name;
+}
+
 void double_busy(bool busy)
 {
     double_gpu.busy = busy;

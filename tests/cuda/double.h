@@ -59,6 +59,9 @@ void double_drop_wait(int wait);
 /* The version of CUDA that the driver runs; that of the headers unless this says so. */
 void double_driver_version(int version);
 
+/* What the GPUs call themselves; NULL: "double 0" and so on. */
+void double_name(const char *name);
+
 /* From now on its GPUs belong to another process alone. */
 void double_busy(bool busy);
 

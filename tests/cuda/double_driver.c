@@ -57,7 +57,10 @@ static CUresult device_get(CUdevice *device, int ordinal)
 
 static CUresult device_name(char *name, int size, CUdevice device)
 {
-    snprintf(name, (size_t)size, "double %d", device);
+    if (double_gpu.name)
+        snprintf(name, (size_t)size, "%s", double_gpu.name);
+    else
+        snprintf(name, (size_t)size, "double %d", device);
     return CUDA_SUCCESS;
 }
 

@@ -100,6 +100,7 @@ struct double_gpu {
     pthread_mutex_t lock;
     struct mgpu_cuda_driver driver;
     int gpus, version;
+    const char *name; /* NULL: that of a double */
     int64_t bytes, used;
     struct dag now;
     struct CUstream_st *streams;

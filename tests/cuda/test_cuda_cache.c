@@ -45,6 +45,25 @@ static void test_cache(void)
     unlink(path);
 }
 
+/* A pipe in a file's place is none: neither reading nor writing waits for its other end. */
+static void test_pipe(void)
+{
+    char path[512], fresh[560];
+    void *data = NULL;
+    size_t size = 0;
+    CHECK(mgpu_cache_write("key", "text", "contents", 8) && only_file(path));
+    unlink(path);
+    CHECK(mkfifo(path, 0600) == 0);
+    alarm(20); /* ends a test that hangs */
+    CHECK(!mgpu_cache_read("key", "text", &data, &size) && !data);
+    snprintf(fresh, sizeof fresh, "%s.%d", path, (int)getpid());
+    CHECK(mkfifo(fresh, 0600) == 0);
+    CHECK(!mgpu_cache_write("key", "text", "contents", 8));
+    alarm(0);
+    unlink(fresh);
+    unlink(path);
+}
+
 static const char kernel[] = "KERNEL(k_0)(const m_float *x0, m_float *y0)\n"
                              "{\n    y0[threadIdx.x] = block_addf(x0[threadIdx.x]);\n}\n";
 
@@ -266,6 +285,7 @@ int main(void)
     test_read_only();
     CHECK(setenv("MGPU_CACHE", folder, 1) == 0);
     test_cache();
+    test_pipe();
     int rc = mgpu_cuda_compile(&cubin, kernel, 75);
     mgpu_cubin_free(&cubin);
     if (rc == MGPU_EDEVICE) {

@@ -53,6 +53,8 @@ static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice
     *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? fake.major
              : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? fake.minor
              : attribute == CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE        ? 1000000
+             : attribute == CU_DEVICE_ATTRIBUTE_CLOCK_RATE               ? 2000000
+             : attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT     ? 132
                                                                          : 256;
     return CUDA_SUCCESS;
 }
@@ -99,7 +101,7 @@ static void check_driver(void)
     struct mgpu_gpu_facts facts;
     CHECK_OK(mgpu_cuda_driver_facts(&driver, 1, &facts));
     CHECK(!strcmp(facts.name, "GPU 1") && facts.sm == 90 && facts.memory == INT64_C(1) << 35 &&
-          facts.bytes == 64e9);
+          facts.bytes == 64e9 && facts.cycles == 264e9);
     CHECK_FAILS(mgpu_cuda_driver_check(&driver, 2, &sm), "no GPU 2, only cuda:0 to cuda:1");
     fake.major = 7, fake.minor = 5;
     CHECK_OK(mgpu_cuda_driver_check(&driver, 1, &sm));

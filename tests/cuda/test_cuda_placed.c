@@ -185,26 +185,40 @@ static void test_shared(const char *model)
 }
 
 static int likenesses;
+static const char *likeness;
 
 static void listen(void *context, const char *text)
 {
     (void)context;
-    likenesses += strstr(text, "no table has the GPU 'double 0'") && strstr(text, "h100");
+    likenesses += strstr(text, likeness) && strstr(text, "h100");
 }
 
-/* A GPU of an unknown name is costed as another, which is said once. */
-static void test_unknown_gpu(const char *model)
+/* A GPU of another name or of other numbers than the table's is costed by it, which is said once.
+ */
+static void check_likeness(const char *model, const char *name, const char *said)
 {
     struct mgpu_options o = options();
     struct mgpu_partition_options p = {0};
     struct mgpu_partition *made;
     o.devices = "cuda:0,cuda:0";
     likenesses = 0;
+    likeness = said;
+    double_name(name);
     mgpu_set_note(listen, NULL);
     CHECK_OK(mgpu_partition_new(&made, model, &o, &p));
     mgpu_set_note(NULL, NULL);
     mgpu_partition_free(made);
-    CHECK_(likenesses == 1, "said %d times", likenesses);
+    double_name(NULL);
+    CHECK_(likenesses == 1, "'%s' is said %d times", said, likenesses);
+}
+
+static void test_likeness(const char *model)
+{
+    check_likeness(model, NULL, "no table has the GPU 'double 0'");
+    check_likeness(model, "NVIDIA H100 80GB HBM3 MIG 1g.1gb",
+                   "the GPU 'NVIDIA H100 80GB HBM3 MIG 1g.1gb' is not quite the h100 of the table: "
+                   "its costs are scaled by what its driver says, to 67 TFLOP/s in float32 and "
+                   "41.88 GB/s of memory");
 }
 
 static void count_progress(void *context, const char *what, double share)
@@ -278,7 +292,7 @@ int main(void)
     check_skipped(model, "cpu:0");
     test_planned(model);
     test_shared(model);
-    test_unknown_gpu(model);
+    test_likeness(model);
     test_not_measured(model);
     test_dropped_events(model);
     double_end();

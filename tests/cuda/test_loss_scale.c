@@ -254,7 +254,7 @@ static void look_for_note(void *context, const char *text)
     wanted_notes += strstr(text, wanted_note) != NULL;
 }
 
-/* After how many steps it doubles is no part of a checkpoint, but it is said. */
+/* After how many steps it doubles is no part of a checkpoint, the scale is: either is said. */
 static void test_resume_other(void)
 {
     struct mgpu_options o = options("cuda:0", "256,every=4", 2);
@@ -269,6 +269,16 @@ static void test_resume_other(void)
     o.loss_scale = NULL;
     go(&o, loss, scale, tiny_path("rest.h5"));
     CHECK(wanted_notes == 1 && scale[2] == 256);
+    wanted_note = "--loss-scale 1024: the scale stays 256, that of ";
+    o.loss_scale = "1024,every=3";
+    go(&o, loss, scale, tiny_path("rest.h5"));
+    CHECK(wanted_notes == 2 && scale[2] == 256);
+    wanted_note = "the scale stays";
+    o.loss_scale = "256";
+    go(&o, loss, scale, tiny_path("rest.h5"));
+    o.loss_scale = "every=3";
+    go(&o, loss, scale, tiny_path("rest.h5"));
+    CHECK(wanted_notes == 2);
     mgpu_set_note(NULL, NULL);
 }
 
@@ -292,7 +302,7 @@ static void test_messages(void)
     o.loss_scale = "1.2e-7"; /* one step down, and no further */
     fails(tiny_model("input x float N 4\ninit w float 4 2 = 0\nh = MatMul(x, w)\n"
                      "y = Sqrt(h)\noutput y float N 2\n"),
-          &o, "whatever the loss is scaled by");
+          &o, "in float16, with the loss scaled by less than 2^-23, which is not halved again (");
     static const char *const wrong[] = {"",    " ",     "0",    "-1",    "nan", "inf",     "1e-400",
                                         "8/0", "1e400", "5e-8", "1.7e7", "64k", ",every=3"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

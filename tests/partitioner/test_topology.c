@@ -136,6 +136,49 @@ static void check_gpu_names(void)
     }
 }
 
+/* A name is not all: what the driver says scales the numbers where it is far from the table's. */
+static void check_scaled(void)
+{
+    static const struct {
+        const char *name;
+        int sm;
+        double gib, gb_s, processors, mhz;
+        double share, want_gb_s; /* of the row's FLOP/s; 0: not scaled */
+    } rows[] = {
+        {"NVIDIA H100 80GB HBM3", 90, 79.2, 3352, 132, 1980, 0, 3350},
+        {"NVIDIA H200", 90, 139.8, 4917, 132, 1980, 0, 4800},
+        {"NVIDIA B200", 100, 178.4, 7672, 148, 1965, 0, 7700},
+        {"NVIDIA A100-SXM4-40GB", 80, 39.4, 1555, 108, 1410, 0, 1555},
+        {"NVIDIA A100 80GB PCIe", 80, 79.2, 1935, 108, 1410, 0, 2039},
+        {"Tesla V100-SXM2-16GB", 70, 15.8, 898, 80, 1530, 0, 900},
+        {"Tesla T4", 75, 14.6, 320, 40, 1590, 0, 300},
+        {"NVIDIA L40S", 89, 44.5, 864, 142, 2520, 0, 864},
+        {"NVIDIA GeForce RTX 4090", 89, 23.5, 1008, 128, 2520, 0, 1008},
+        {"NVIDIA GeForce RTX 4090", 89, 23.5, 0, 0, 0, 0, 1008}, /* a driver that does not say */
+        {"NVIDIA H100 PCIe", 90, 79.2, 2039, 114, 1755, 0.764, 2039},
+        {"NVIDIA GeForce RTX 4090 Laptop GPU", 89, 15.7, 576, 76, 2040, 0.4805, 576},
+        {"NVIDIA A100-SXM4-40GB MIG 1g.5gb", 80, 4.75, 1555, 14, 1410, 0.1296, 184.7},
+        {"NVIDIA A100-SXM4-40GB MIG 1g.5gb", 80, 4.75, 194, 14, 1410, 0.1296, 184.7},
+        {"NVIDIA A100-SXM4-40GB MIG 7g.40gb", 80, 39.25, 1555, 98, 1410, 0.907, 1526},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct mgpu_gpu_facts gpu = {.sm = rows[i].sm,
+                                     .memory = (int64_t)(rows[i].gib * 0x1p30),
+                                     .bytes = 1e9 * rows[i].gb_s,
+                                     .cycles = 1e6 * rows[i].mhz * rows[i].processors};
+        struct mgpu_device_kind whole, kind;
+        snprintf(gpu.name, sizeof gpu.name, "%s", rows[i].name);
+        mgpu_kind_of_known(&whole, mgpu_known_gpu(&gpu));
+        mgpu_kind_of_gpu(&kind, mgpu_known_gpu(&gpu), &gpu);
+        double share = rows[i].share ? rows[i].share : 1;
+        CHECK_(kind.scaled == (rows[i].share > 0) && !kind.stands_for == !kind.scaled, "%s",
+               rows[i].name);
+        CHECK_NEAR(kind.bytes, rows[i].want_gb_s * 1e9, 1e-3);
+        for (int r = 0; r < MGPU_RATES; r++)
+            CHECK_NEAR(kind.flops[r], share * whole.flops[r], 2e-3);
+    }
+}
+
 static void check_here(void)
 {
     struct mgpu_rank_device *here;
@@ -343,6 +386,7 @@ int main(void)
     check_short_names();
     check_refused_names();
     check_gpu_names();
+    check_scaled();
     check_here();
     check_all_reduce();
     check_switch();

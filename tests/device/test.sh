@@ -109,6 +109,19 @@ grep -q '^    ENDED mlp in f32: after 1 s' summary.txt || fail "limits of time"
 grep -q '^    ENDED none in f32: not begun, the time is over' summary.txt || fail "what was not begun"
 grep -q '^PASS torch-mlp-ts' cases.txt || fail "results of parts that did not run"
 
+# A signal ends it at once, and is told of the part that ran.
+rm -f networks.txt
+SECONDS_EACH=60 PARTS="networks:f32:first launches" PACK="$scratch/whole.tar.gz" "$run" "$scratch/out" >"$scratch/log" 2>&1 &
+running=$!
+while kill -0 $running 2>/dev/null && ! grep -qs '^== networks' networks.txt; do
+    sleep 0.1
+done
+sleep 1
+kill $running
+! wait $running || fail "a signal"
+grep -q '^networks:f32:first: interrupted' summary.txt && grep -q '^launches: done' summary.txt || fail "a signal"
+! pgrep -f "$scratch/.*bench_train" >/dev/null || fail "what ran goes on"
+
 # A part that fails leaves the JSON of a run before.
 export here="$scratch/told" out="$scratch/out" own_libraries=/ no_cache=/dev/null
 mkdir -p "$here/bin"

@@ -168,8 +168,6 @@ static void give_cores(struct mgpu_rank_device *d, const struct list *l, int num
 static int threads_of(const struct mgpu_rank_device *d, int twins, int asked)
 {
     int threads = asked > 0 ? asked : d->cores / twins, limit = omp_get_thread_limit();
-    if (asked > limit)
-        mgpu_warn("--threads %d: OMP_THREAD_LIMIT allows %d", asked, limit);
     return threads > limit ? limit : threads > 1 ? threads : 1;
 }
 
@@ -201,6 +199,8 @@ int mgpu_devices_option(struct mgpu_rank_device **out, int *count, const char *t
     int rc = mgpu_prefix(mgpu_devices_parse(out, count, text, threads), "--devices");
     if (rc == MGPU_EDEVICE)
         return mgpu_fail(rc, "%s; for the CPU, type --devices cpu", mgpu_error());
+    if (rc == 0 && threads > omp_get_thread_limit())
+        mgpu_warn("--threads %d: OMP_THREAD_LIMIT allows %d", threads, omp_get_thread_limit());
     return rc;
 }
 

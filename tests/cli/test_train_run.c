@@ -16,10 +16,10 @@ static char tool[4096];
 
 /* What all runs here have in common. */
 static const char *const common[] = {
-    "m.onnx",    "--data", "x=x.npy", "--data",      "label=label.npy",
-    "--loss",    "mse",    "--batch", "5",           "--val-split",
-    "0.25",      "--seed", "3",       "--optimizer", "adam,lr=0.01",
-    "--devices", "cpu:0",  NULL};
+    "m.onnx",       "--data", "x=x.npy",     "--data", "label=label.npy", "--loss", "mse",
+    "--batch",      "5",      "--val-split", "0.25",   "--seed",          "3",      "--optimizer",
+    "adam,lr=0.01", NULL};
+static const char *devices = "cpu:0";
 
 static void make_files(void)
 {
@@ -64,6 +64,8 @@ static pid_t start(const char *const *more)
     int n = 1;
     for (int i = 0; common[i]; i++)
         argv[n++] = common[i];
+    argv[n++] = "--devices";
+    argv[n++] = devices;
     for (int i = 0; more[i]; i++)
         argv[n++] = more[i];
     build_bytes(build_path("err"), "", 0);
@@ -398,6 +400,18 @@ static void test_warnings(void)
     CHECK_(strstr(taken("out"), want), "%s", taken("out"));
     CHECK_RUN("--epochs", "1", "--quiet", "--json");
     CHECK_(!*taken("err") && strstr(taken("out"), "\"warnings\":[]"), "%s", taken("out"));
+    /* once, not for each rank */
+    const char *limit = getenv("OMP_THREAD_LIMIT"); /* the thread sanitizer's tests have it */
+    if (!limit)
+        setenv("OMP_THREAD_LIMIT", "1", 1);
+    devices = "cpu:0,cpu:1";
+    CHECK_RUN("--epochs", "1", "--threads", "300", "--quiet", "--json");
+    snprintf(want, sizeof want, "\"warnings\":[\"--threads 300: OMP_THREAD_LIMIT allows %s\"]",
+             limit ? limit : "1");
+    CHECK_(strstr(taken("out"), want), "%s", taken("out"));
+    devices = "cpu:0";
+    if (!limit)
+        unsetenv("OMP_THREAD_LIMIT");
 }
 
 int main(void)

@@ -57,26 +57,22 @@ static int no_such_device(int index, int count)
                      why);
 }
 
-/* A clock in kHz, two transfers of so many bits a cycle. */
-static int ask_bandwidth(const struct mgpu_cuda_driver *driver, CUdevice device, double *bytes)
+/* What only predictions want: 0 where the driver does not say. */
+static double property(const struct mgpu_cuda_driver *driver, CUdevice device,
+                       CUdevice_attribute attribute)
 {
-    int clock = 0, bits = 0;
-    DRIVER_TRY(driver, cuDeviceGetAttribute,
-               (&clock, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, device));
-    DRIVER_TRY(driver, cuDeviceGetAttribute,
-               (&bits, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, device));
-    *bytes = 1e3 * clock * 2 * bits / 8;
-    return 0;
+    int value = 0;
+    return driver->cuDeviceGetAttribute(&value, attribute, device) == CUDA_SUCCESS ? value : 0;
 }
 
-static int ask_cycles(const struct mgpu_cuda_driver *driver, CUdevice device, double *cycles)
+/* Clocks are in kHz; a memory's makes two transfers of so many bits a cycle. */
+static void ask_speed(const struct mgpu_cuda_driver *driver, CUdevice device,
+                      struct mgpu_gpu_facts *out)
 {
-    int clock = 0, count = 0;
-    DRIVER_TRY(driver, cuDeviceGetAttribute, (&clock, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, device));
-    DRIVER_TRY(driver, cuDeviceGetAttribute,
-               (&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
-    *cycles = 1e3 * clock * count;
-    return 0;
+    out->cycles = 1e3 * property(driver, device, CU_DEVICE_ATTRIBUTE_CLOCK_RATE) *
+                  property(driver, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    out->bytes = 1e3 * property(driver, device, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) * 2 *
+                 property(driver, device, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8;
 }
 
 static int ask_facts(const struct mgpu_cuda_driver *driver, int index, struct mgpu_gpu_facts *out)
@@ -93,8 +89,8 @@ static int ask_facts(const struct mgpu_cuda_driver *driver, int index, struct mg
                (&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device));
     out->sm = 10 * major + minor;
     out->memory = (int64_t)memory;
-    MGPU_TRY(ask_cycles(driver, device, &out->cycles));
-    return ask_bandwidth(driver, device, &out->bytes);
+    ask_speed(driver, device, out);
+    return 0;
 }
 
 int mgpu_cuda_driver_facts(const struct mgpu_cuda_driver *driver, int index,
@@ -135,15 +131,14 @@ static int ask_free(const struct mgpu_cuda_driver *driver, int index, size_t *av
     CUdevice device;
     CUcontext context;
     size_t total;
-    MGPU_TRY(mgpu_cuda_status(driver, driver->cuDeviceGet(&device, index), "cuDeviceGet"));
-    MGPU_TRY(mgpu_cuda_status(driver, driver->cuDevicePrimaryCtxRetain(&context, device),
-                              "cuDevicePrimaryCtxRetain"));
-    CUresult result = driver->cuCtxSetCurrent(context);
-    if (result == CUDA_SUCCESS)
-        result = driver->cuMemGetInfo(available, &total);
+    DRIVER_TRY(driver, cuDeviceGet, (&device, index));
+    DRIVER_TRY(driver, cuDevicePrimaryCtxRetain, (&context, device));
+    int rc = mgpu_cuda_status(driver, driver->cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    if (rc == 0)
+        rc = mgpu_cuda_status(driver, driver->cuMemGetInfo(available, &total), "cuMemGetInfo");
     driver->cuCtxSetCurrent(NULL);
     driver->cuDevicePrimaryCtxRelease(device);
-    return mgpu_cuda_status(driver, result, "cuMemGetInfo");
+    return rc;
 }
 
 int mgpu_cuda_free_memory(int64_t *bytes, int index)
@@ -151,7 +146,7 @@ int mgpu_cuda_free_memory(int64_t *bytes, int index)
     struct mgpu_cuda_driver driver;
     int count;
     size_t available = 0;
-    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&driver), "no NVIDIA driver"));
+    MGPU_TRY(mgpu_cuda_load_driver(&driver));
     MGPU_TRY(mgpu_cuda_driver_count(&driver, &count));
     MGPU_TRY(index < count ? ask_free(&driver, index, &available) : no_such_device(index, count));
     *bytes = (int64_t)available;
@@ -161,7 +156,7 @@ int mgpu_cuda_free_memory(int64_t *bytes, int index)
 int mgpu_cuda_version(int *version)
 {
     struct mgpu_cuda_driver driver;
-    MGPU_TRY(mgpu_prefix(mgpu_cuda_load_driver(&driver), "no NVIDIA driver"));
+    MGPU_TRY(mgpu_cuda_load_driver(&driver));
     return mgpu_cuda_status(&driver, driver.cuDriverGetVersion(version), "cuDriverGetVersion");
 }
 

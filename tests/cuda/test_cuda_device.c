@@ -16,6 +16,7 @@
 static struct {
     int version, count, major, minor;
     CUresult init;
+    bool silent; /* about what only predictions want */
 } fake;
 
 static CUresult get_version(int *version)
@@ -50,6 +51,10 @@ static CUresult get_name(char *name, int size, CUdevice device)
 static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
     (void)device;
+    bool capability = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ||
+                      attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR;
+    if (fake.silent && !capability)
+        return CUDA_ERROR_INVALID_VALUE;
     *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? fake.major
              : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? fake.minor
              : attribute == CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE        ? 1000000
@@ -102,6 +107,10 @@ static void check_driver(void)
     CHECK_OK(mgpu_cuda_driver_facts(&driver, 1, &facts));
     CHECK(!strcmp(facts.name, "GPU 1") && facts.sm == 90 && facts.memory == INT64_C(1) << 35 &&
           facts.bytes == 64e9 && facts.cycles == 264e9);
+    fake.silent = true;
+    CHECK_OK(mgpu_cuda_driver_facts(&driver, 1, &facts));
+    CHECK(facts.sm == 90 && facts.bytes == 0 && facts.cycles == 0);
+    fake.silent = false;
     CHECK_FAILS(mgpu_cuda_driver_check(&driver, 2, &sm), "no GPU 2, only cuda:0 to cuda:1");
     fake.major = 7, fake.minor = 5;
     CHECK_OK(mgpu_cuda_driver_check(&driver, 1, &sm));
@@ -170,6 +179,9 @@ static void check_list(void)
     free(devices);
     if (mgpu_cuda_count(&count) < 0)
         CHECK(strstr(mgpu_error(), "driver") || strstr(mgpu_error(), "GPU"));
+    int64_t bytes;
+    if (!here && (mgpu_cuda_version(&count) < 0 || mgpu_cuda_free_memory(&bytes, 0) < 0))
+        CHECK_(!strstr(mgpu_error() + 1, "no NVIDIA driver"), "'%s'", mgpu_error());
     CHECK(mgpu_devices_parse(&devices, &count, "cuda:1023", 0) < 0 && !devices);
 }
 

@@ -137,7 +137,7 @@ static const struct {
     {"cuDeviceGet", "looking for the GPU"},
     {"cuDeviceGetCount", "counting the GPUs"},
     {"cuDeviceGetName", "asking for the GPU's name"},
-    {"cuDeviceGetAttribute", "asking for the GPU's compute capability"},
+    {"cuDeviceGetAttribute", "asking for a property of the GPU"},
     {"cuDeviceTotalMem", "asking for the size of the GPU's memory"},
     {"cuDevicePrimaryCtxRetain", "taking the GPU into use"},
     {"cuCtxSetCurrent", "turning a thread to the GPU"},
@@ -148,9 +148,7 @@ static const struct {
     {"cuMemcpyDtoHAsync", "copying from the GPU"},
     {"cuMemcpyDtoDAsync", "copying on the GPU"},
     {"cuMemcpy2DAsync", "copying on the GPU"},
-    {"cuMemcpy3DAsync", "copying on the GPU"},
     {"cuMemsetD8Async", "filling memory of the GPU"},
-    {"cuMemsetD32Async", "filling memory of the GPU"},
     {"cuStreamCreateWithPriority", "making a stream"},
     {"cuStreamSynchronize", "waiting for the GPU's work"},
     {"cuStreamWaitEvent", "ordering the GPU's work"},
@@ -185,9 +183,11 @@ int mgpu_cuda_status(const struct mgpu_cuda_driver *driver, CUresult result, con
     driver->cuGetErrorName(result, &name);
     driver->cuGetErrorString(result, &text);
     snprintf(number, sizeof number, "error %d", (int)result);
+    /* What is lost in a run was never there at its start. */
+    enum cause cause = result == CUDA_ERROR_UNKNOWN && starts(call) ? SETUP : cause_of(result);
     return mgpu_fail(MGPU_EDEVICE, "%s (%s) failed: %s, %s%s", words_of(call), call,
                      name ? name : number, text ? text : "which the driver does not know",
-                     way_out(cause_of(result), call));
+                     way_out(cause, call));
 }
 
 /* ---- Libraries ------------------------------------------------------------------------------- */

@@ -86,6 +86,7 @@ static void test_driver(void)
     check(CUDA_ERROR_LAUNCH_FAILED, "cuGraphLaunch", "this is a fault of mgpu");
     check(CUDA_ERROR_ECC_UNCORRECTABLE, "cuMemcpyDtoHAsync", "the GPU itself has failed");
     check(CUDA_ERROR_UNKNOWN, "cuMemcpyDtoHAsync", "the GPU itself has failed");
+    check(CUDA_ERROR_UNKNOWN, "cuInit", "its words; the machine is not set up for GPUs");
     check(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "cuModuleLoadData",
           "loading kernels (cuModuleLoadData) failed: NAME, its words; the driver is older than");
     check(CUDA_ERROR_DEVICE_UNAVAILABLE, "cuDevicePrimaryCtxRetain", "another process has the GPU");

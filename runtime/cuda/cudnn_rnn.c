@@ -358,11 +358,12 @@ static int theirs_of(int64_t G, int64_t k)
 static void move_part(struct going *g, void *theirs, char *ours, int64_t at, int64_t bytes,
                       bool to_ours)
 {
+    if (!ours)
+        return;
     struct mgpu_move m = {.width = bytes};
     m.to = to_ours ? ours + at : theirs;
     m.from = to_ours ? theirs : ours + at;
-    if (ours)
-        mgpu_moves_add(&g->moves, m);
+    mgpu_moves_add(&g->moves, m);
 }
 
 static int move_gate(struct going *g, void *space, char *w, char *b, int64_t d, int64_t k,

@@ -66,8 +66,13 @@ int mgpu_moves_load(CUmodule *module, CUfunction *mover, const struct mgpu_cuda_
         mgpu_cuda_status(driver, driver->cuModuleLoadData(module, cubin.data), "cuModuleLoadData");
     mgpu_cubin_free(&cubin);
     MGPU_TRY(rc);
-    return mgpu_cuda_status(driver, driver->cuModuleGetFunction(mover, *module, "move"),
-                            "cuModuleGetFunction");
+    rc = mgpu_cuda_status(driver, driver->cuModuleGetFunction(mover, *module, "move"),
+                          "cuModuleGetFunction");
+    if (rc < 0) {
+        driver->cuModuleUnload(*module);
+        *module = NULL;
+    }
+    return rc;
 }
 
 /* As many blocks as the largest move has work for. */

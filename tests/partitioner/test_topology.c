@@ -96,9 +96,10 @@ static void check_refused_names(void)
     CHECK_FAILS(mgpu_topology_parse(&t, "0xh100"), "unknown device");
     CHECK_FAILS(mgpu_topology_parse(&t, "2x2xcpu"), "one machine");
     CHECK_FAILS(mgpu_topology_parse(&t, "2xcpu-nvlink"), "take no link");
-    CHECK_FAILS(
-        mgpu_topology_parse(&t, "cuda:0"),
-        "; for the CPU, type --devices cpu; to plan for GPUs that are not here, name their kind");
+    if (mgpu_cuda_check(0) < 0)
+        CHECK_FAILS(mgpu_topology_parse(&t, "cuda:0"),
+                    "; for the CPU, type --devices cpu; to plan for GPUs that are not here, name "
+                    "their kind");
     CHECK_FAILS(mgpu_topology_parse(&t, "gpu"), "'gpu' is no device here; use cuda:0, cpu");
     CHECK_FAILS(mgpu_topology_parse(&t, "cpu:x"), "needs a device number");
     CHECK_FAILS(mgpu_topology_parse(&t, "no/such.json"), "No such file");

@@ -160,6 +160,7 @@ static void check_scaled(void)
         {"NVIDIA GeForce RTX 4090 Laptop GPU", 89, 15.7, 576, 76, 2040, 0.4805, 576},
         {"NVIDIA A100-SXM4-40GB MIG 1g.5gb", 80, 4.75, 1555, 14, 1410, 0.1296, 184.7},
         {"NVIDIA A100-SXM4-40GB MIG 1g.5gb", 80, 4.75, 194, 14, 1410, 0.1296, 184.7},
+        {"NVIDIA A100-SXM4-80GB MIG 1g.10gb", 80, 9.5, 2039, 14, 1410, 0.1296, 242.1},
         {"NVIDIA A100-SXM4-40GB MIG 7g.40gb", 80, 39.25, 1555, 98, 1410, 0.907, 1526},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -45,13 +45,31 @@ static bool is_called(const char *name, const struct mgpu_known_device *known)
     return false;
 }
 
+/* Where a GPU's name says which slice of it (MIG) this is: "NVIDIA A100-SXM4-80GB MIG 1g.10gb";
+ * NULL: it is whole. */
+static const char *slice_in(const char *name)
+{
+    return strstr(name, " MIG ");
+}
+
+/* Bytes of all of the GPU, as its name says where this is a slice of it. */
+static double whole_memory(const struct mgpu_gpu_facts *gpu)
+{
+    const char *slice = slice_in(gpu->name), *size = strstr(gpu->name, "GB");
+    if (!slice || !size || size > slice)
+        return (double)gpu->memory;
+    while (size > gpu->name && isdigit((unsigned char)size[-1]))
+        size--;
+    return atof(size) * 0x1p30;
+}
+
 /* How far a row is from a GPU: of its own rows the memory counts; of others bandwidth, and then a
  * little, since neighbours of one bandwidth are told apart by it, how much older or newer it is. */
 static double distance(const struct mgpu_known_device *k, const struct mgpu_gpu_facts *gpu)
 {
     enum { OTHER = 1000 };
     static const double AGE = 0.02; /* of a tenth of a version */
-    double memory = fabs(log(k->memory_gib * 0x1p30 / ((double)gpu->memory + 1)));
+    double memory = fabs(log(k->memory_gib * 0x1p30 / (whole_memory(gpu) + 1)));
     if (is_called(gpu->name, k))
         return memory;
     double speed = gpu->bytes > 0 ? fabs(log(k->memory_gb_s * 1e9 / gpu->bytes)) : memory;
@@ -99,7 +117,7 @@ void mgpu_kind_of_gpu(struct mgpu_device_kind *kind, const struct mgpu_known_dev
     double memory = (double)gpu->memory / (known->memory_gib * 0x1p30);
     double cycles = gpu->cycles / known_cycles(known);
     double bytes = gpu->bytes / (known->memory_gb_s * 1e9);
-    bool slice = strstr(gpu->name, " MIG ");
+    bool slice = slice_in(gpu->name);
     mgpu_kind_of_known(kind, known);
     kind->sm = gpu->sm;
     kind->scaled =

@@ -1,4 +1,5 @@
-# MGPU_HAS_CUDA: whether this build has CUDA, by MGPU_CUDA; MGPU_CUDA_INCLUDES: folders of headers.
+# MGPU_HAS_CUDA: whether this build has CUDA, by MGPU_CUDA; MGPU_CUDA_INCLUDES: folders of headers,
+# none where it has not.
 # Only headers are needed; the libraries are opened when the program runs.
 if(NOT MGPU_CUDA MATCHES "^(ON|OFF|AUTO)$")
   message(FATAL_ERROR "MGPU_CUDA is ON, OFF or AUTO, not '${MGPU_CUDA}'")
@@ -54,4 +55,7 @@ elseif(MGPU_CUDA STREQUAL ON)
 else() # seen where standard output is not
   set(MGPU_HAS_CUDA OFF)
   message(NOTICE "CUDA devices: OFF, ${wrong} (for a GPU, ${way})")
+endif()
+if(NOT MGPU_HAS_CUDA)
+  set(MGPU_CUDA_INCLUDES)
 endif()

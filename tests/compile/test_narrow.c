@@ -1,5 +1,5 @@
 /* Concatenations of more parts than kernels take: the same numbers from nodes of fewer parts, each
- * behind what it needs. That such models train on GPUs is test_cuda_order's. */
+ * behind what it needs. That such models train on GPUs is test_cuda_many's. */
 #include "runtime/compile/fuse.h"
 #include "runtime/ops/build.h"
 #include "runtime/ops/movement.h"

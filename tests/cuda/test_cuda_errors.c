@@ -158,6 +158,7 @@ int main(void)
     test_run("cuda:0");
     test_run("cuda:0,cuda:0");
     double_end();
+    CHECK_(!double_complaints(), "%s", double_complaint()); /* all is freed then, too */
     tiny_end();
     return test_end();
 }

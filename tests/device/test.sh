@@ -102,25 +102,44 @@ mkdir older
 echo 'int one;' >older/one.c
 echo 'GLIBCXX_3.4 { global: one; };' >older/versions
 cc -shared -fPIC -nostdlib -Wl,-soname,libstdc++.so.6,--version-script,older/versions -o older/libstdc++.so.6 older/one.c
-LD_LIBRARY_PATH="$scratch/older" SECONDS_OF_PART=1 PARTS="networks:f32:first launches" status_of out
+LD_LIBRARY_PATH="$scratch/older" SECONDS_OF_PART=3 SECONDS_EACH=60 PARTS="networks:f32:first launches" status_of out
 cd out
 [ $status = 1 ] && grep -q '^launches: done' summary.txt || fail "an older libstdc++"
-grep -q '^    ENDED mlp in f32: after 1 s' summary.txt || fail "limits of time"
+grep -q '^    ENDED mlp in f32: after [123] s' summary.txt || fail "limits of time"
 grep -q '^    ENDED none in f32: not begun, the time is over' summary.txt || fail "what was not begun"
 grep -q '^PASS torch-mlp-ts' cases.txt || fail "results of parts that did not run"
 
 # A signal ends it at once, and is told of the part that ran.
 rm -f networks.txt
-SECONDS_EACH=60 PARTS="networks:f32:first launches" PACK="$scratch/whole.tar.gz" "$run" "$scratch/out" >"$scratch/log" 2>&1 &
+SECONDS_EACH=60 PARTS="networks:f32:first launches" PACK="$scratch/whole.tar.gz" TMPDIR="$scratch" \
+    "$run" "$scratch/out" >"$scratch/log" 2>&1 &
 running=$!
-while kill -0 $running 2>/dev/null && ! grep -qs '^== networks' networks.txt; do
+runs() {
+    pgrep -f "$scratch/.*/bench_train mlp" >/dev/null
+}
+while kill -0 $running 2>/dev/null && ! runs; do
     sleep 0.1
 done
-sleep 1
 kill $running
 ! wait $running || fail "a signal"
 grep -q '^networks:f32:first: interrupted' summary.txt && grep -q '^launches: done' summary.txt || fail "a signal"
-! pgrep -f "$scratch/.*bench_train" >/dev/null || fail "what ran goes on"
+[ "$(grep -c '^networks:f32:first: ' summary.txt)" = 1 ] || fail "a part is told twice"
+! runs || fail "what ran goes on"
+
+# How many programs the GPU takes at a time.
+mkdir "$scratch/smi"
+printf '#!/bin/sh\necho "$SAYS"\n' >"$scratch/smi/nvidia-smi"
+chmod +x "$scratch/smi/nvidia-smi"
+while IFS=: read -r says want; do
+    got=$(PATH="$scratch/smi:$PATH" SAYS=$says jobs=8 "$run" --part contexts)
+    [ "$got" = "$want" ] || fail "nvidia-smi: '$says': '$got', not '$want'"
+done <<'END'
+Default, 80000:8
+Default, 3000:2
+Default, 500:1
+Exclusive_Process, 80000:1
+Default, [N/A]:
+END
 
 # A part that fails leaves the JSON of a run before.
 export here="$scratch/told" out="$scratch/out" own_libraries=/ no_cache=/dev/null

@@ -50,13 +50,13 @@ void emulate_write_calls(FILE *out, const struct mgpu_emitted *emitted, const ch
     }
 }
 
+static const char flags[] = "-O0 -w -fno-strict-aliasing -ffp-contract=off -shared -fPIC -s";
+
 static int compile(const char *folder)
 {
     char command[2048];
-    snprintf(command, sizeof command,
-             "%s -O0 -w -fno-strict-aliasing -ffp-contract=off -shared -fPIC -s -o %s/kernels.so "
-             "%s/kernels.c -lm",
-             compiler(), folder, folder);
+    snprintf(command, sizeof command, "%s %s -o %s/kernels.so %s/kernels.c -lm", compiler(), flags,
+             folder, folder);
     return system(command) == 0
                ? 0
                : mgpu_fail(MGPU_EINTERNAL, "%s/kernels.c does not compile", folder);
@@ -112,9 +112,9 @@ int emulate_open(struct emulated **out, const char *text, const char *calls)
     struct mgpu_arena *arena = mgpu_arena_new();
     *out = NULL;
     int rc = mkdtemp(folder) ? 0 : mgpu_fail(MGPU_EIO, "no temporary folder");
-    if (rc == 0)
-        rc =
-            make(folder, mgpu_arena_format(arena, "%s%s%s", mgpu_emit_prelude(false), text, calls));
+    if (rc == 0) /* what another compiler or other flags made is not taken for it (kept.h) */
+        rc = make(folder, mgpu_arena_format(arena, "/* %s %s */\n%s%s%s", compiler(), flags,
+                                            mgpu_emit_prelude(false), text, calls));
     if (rc == 0)
         rc = open_library(e, folder);
     mgpu_arena_free(arena);

@@ -60,13 +60,13 @@ static void test_many_parts(void)
     enum { PARTS = 2 * MGPU_MAX_INPUTS + 3, LINE = 60 };
     char text[PARTS * LINE] = "input x float N 4\ninit a float 4 1 = .1 .2 .3 .4\n"
                               "h0 = MatMul(x, a)\n",
-                      parts[PARTS * 8] = "h0";
+                      parts[PARTS * 16] = "h0";
     struct tiny_result got, cpu;
     const struct tiny_weight a = {"a", 4};
     struct mgpu_options o = options("cpu:0");
     for (int i = 1; i < PARTS; i++) {
         snprintf(text + strlen(text), LINE, "h%d = Tanh(h%d)\n", i, i - 1);
-        snprintf(parts + strlen(parts), 8, ", h%d", i);
+        snprintf(parts + strlen(parts), 16, ", h%d", i);
     }
     size_t n = strlen(text);
     snprintf(text + n, sizeof text - n, "y = Concat(%s) axis=1\noutput y float N %d\n", parts,

@@ -93,8 +93,8 @@ bool mgpu_emit_channels_last(const struct mgpu_node *node, int *block)
     struct mgpu_value *operand[MGPU_MAX_INPUTS + MGPU_MAX_OUTPUTS];
     struct mgpu_node with = *node;
     bool any = false;
-    if (node->inputs > MGPU_MAX_INPUTS || node->inputs == 0)
-        return false;
+    if (node->inputs > MGPU_MAX_INPUTS || node->inputs == 0 || node->outputs > MGPU_MAX_OUTPUTS)
+        return false; /* communication has as many as there are */
     for (int i = 0; i < node->inputs + node->outputs; i++) {
         const struct mgpu_value *v =
             i < node->inputs ? node->input[i] : node->output[i - node->inputs];

@@ -5,8 +5,28 @@
 #include "tests/cuda/double.h"
 #include "tests/support/tiny.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
+
+struct mgpu_options double_options(int samples, const char *devices)
+{
+    struct mgpu_options o = MGPU_OPTIONS;
+    int64_t label[64], n = samples;
+    assert(samples <= 64);
+    for (int i = 0; i < samples; i++)
+        label[i] = i % 3;
+    o.data = tiny_list(tiny_noise("x", 7, 2, (int64_t[]){samples, 4}),
+                       tiny_data("label", MGPU_INT64, 1, &n, label), NULL);
+    o.loss = tiny_list("cross_entropy", NULL);
+    o.optimizer = "sgd,lr=0.1";
+    o.batch = samples;
+    o.epochs = 4;
+    o.shuffle = false;
+    o.devices = devices;
+    o.strategy = "data";
+    return o;
+}
 
 static int count_of(const struct mgpu_program *p, const char *ops)
 {

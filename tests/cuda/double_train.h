@@ -2,6 +2,12 @@
 #ifndef MGPU_TESTS_CUDA_DOUBLE_TRAIN_H
 #define MGPU_TESTS_CUDA_DOUBLE_TRAIN_H
 
+#include "runtime/mgpu.h"
+
+/* One step an epoch, four of them, of all samples: input "x" [samples,4], labels of three classes.
+ */
+struct mgpu_options double_options(int samples, const char *devices);
+
 enum { DOUBLE_SAMPLES = 8, DOUBLE_STEPS = 4, DOUBLE_WEIGHTS = 512 };
 
 struct double_model {

@@ -4,6 +4,7 @@
 #include "runtime/cuda/ranks.h"
 #include "runtime/facade/facade.h"
 #include "tests/cuda/double.h"
+#include "tests/cuda/double_train.h"
 #include "tests/support/tiny.h"
 #include "tests/test.h"
 
@@ -12,24 +13,6 @@
 enum { SAMPLES = 12 };
 
 static const char *const two = "cuda:0,cuda:0";
-
-static struct mgpu_options options(const char *devices)
-{
-    struct mgpu_options o = MGPU_OPTIONS;
-    int64_t label[SAMPLES], n = SAMPLES;
-    for (int i = 0; i < SAMPLES; i++)
-        label[i] = i % 3;
-    o.data = tiny_list(tiny_noise("x", 7, 2, (int64_t[]){SAMPLES, 4}),
-                       tiny_data("label", MGPU_INT64, 1, &n, label), NULL);
-    o.loss = tiny_list("cross_entropy", NULL);
-    o.optimizer = "sgd,lr=0.1";
-    o.batch = SAMPLES;
-    o.epochs = 4;
-    o.shuffle = false;
-    o.devices = devices;
-    o.strategy = "data";
-    return o;
-}
 
 static const struct tiny_weight weights[] = {{"a", 12}, {"b", 12}};
 static const char *model;
@@ -45,7 +28,7 @@ static void check_steps(const char *devices, int graphs, int launches)
 {
     struct mgpu_trainer *t;
     struct mgpu_step_result s;
-    struct mgpu_options o = options(devices);
+    struct mgpu_options o = double_options(SAMPLES, devices);
     int launched = double_count().launched, ranks = strcmp(devices, two) ? 1 : 2;
     o.batch = 8;
     CHECK_OK(mgpu_trainer_new(&t, model, &o));
@@ -66,7 +49,8 @@ static void check_steps(const char *devices, int graphs, int launches)
 static void check_right(const char *devices)
 {
     struct tiny_result got, want;
-    struct mgpu_options o = options(devices), cpu = options("cpu:0");
+    struct mgpu_options o = double_options(SAMPLES, devices),
+                        cpu = double_options(SAMPLES, "cpu:0");
     o.batch = cpu.batch = 8;
     tiny_train(&got, model, &o, weights, 2);
     tiny_train(&want, model, &cpu, weights, 2);

@@ -1,6 +1,7 @@
 /* Nodes of more inputs than a kernel takes operands train on a GPU that there is not (double.h). */
 #include "runtime/ops/op.h"
 #include "tests/cuda/double.h"
+#include "tests/cuda/double_train.h"
 #include "tests/support/tiny.h"
 #include "tests/test.h"
 
@@ -10,24 +11,6 @@ enum { SAMPLES = 12 };
 
 static const char *const two = "cuda:0,cuda:0";
 
-static struct mgpu_options options(const char *devices)
-{
-    struct mgpu_options o = MGPU_OPTIONS;
-    int64_t label[SAMPLES], n = SAMPLES;
-    for (int i = 0; i < SAMPLES; i++)
-        label[i] = i % 3;
-    o.data = tiny_list(tiny_noise("x", 7, 2, (int64_t[]){SAMPLES, 4}),
-                       tiny_data("label", MGPU_INT64, 1, &n, label), NULL);
-    o.loss = tiny_list("cross_entropy", NULL);
-    o.optimizer = "sgd,lr=0.1";
-    o.batch = SAMPLES;
-    o.epochs = 4;
-    o.shuffle = false;
-    o.devices = devices;
-    o.strategy = "data";
-    return o;
-}
-
 /* More weights than a kernel takes operands, clipped by the norm of all. */
 static void test_many_weights(void)
 {
@@ -35,7 +18,7 @@ static void test_many_weights(void)
     char text[LAYERS * LINE] = "input x float N 4\n";
     struct tiny_result got, cpu;
     const struct tiny_weight ends[] = {{"w0", 16}, {"w32", 16}};
-    struct mgpu_options o = options("cpu:0");
+    struct mgpu_options o = double_options(SAMPLES, "cpu:0");
     size_t n = strlen(text);
     for (int i = 0; i < LAYERS; i++)
         n += (size_t)snprintf(text + n, LINE,
@@ -63,7 +46,7 @@ static void test_many_parts(void)
                       parts[PARTS * 16] = "h0";
     struct tiny_result got, cpu;
     const struct tiny_weight a = {"a", 4};
-    struct mgpu_options o = options("cpu:0");
+    struct mgpu_options o = double_options(SAMPLES, "cpu:0");
     for (int i = 1; i < PARTS; i++) {
         snprintf(text + strlen(text), LINE, "h%d = Tanh(h%d)\n", i, i - 1);
         snprintf(parts + strlen(parts), 16, ", h%d", i);

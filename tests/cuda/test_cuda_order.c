@@ -3,6 +3,7 @@
 #include "runtime/cuda/ranks.h"
 #include "runtime/facade/facade.h"
 #include "tests/cuda/double.h"
+#include "tests/cuda/double_train.h"
 #include "tests/support/tiny.h"
 #include "tests/test.h"
 
@@ -19,20 +20,10 @@ static const char *model;
 
 static struct mgpu_options options(const char *devices)
 {
-    struct mgpu_options o = MGPU_OPTIONS;
-    int64_t label[SAMPLES], n = SAMPLES;
-    for (int i = 0; i < SAMPLES; i++)
-        label[i] = i % 3;
-    o.data = tiny_list(tiny_noise("x", 7, 2, (int64_t[]){SAMPLES, 4}),
-                       tiny_data("label", MGPU_INT64, 1, &n, label), NULL);
-    o.loss = tiny_list("cross_entropy", NULL);
+    struct mgpu_options o = double_options(SAMPLES, devices);
     o.optimizer = "adam,lr=0.1";
     o.clip_norm = 1;
-    o.batch = SAMPLES;
     o.epochs = STEPS;
-    o.shuffle = false;
-    o.devices = devices;
-    o.strategy = "data";
     return o;
 }
 

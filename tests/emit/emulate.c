@@ -10,6 +10,9 @@
 #include <string.h>
 #include <ucontext.h>
 #include <unistd.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 enum { MOST_THREADS = 1024, STACK = 1 << 16 };
 
@@ -153,6 +156,14 @@ static void arrange(struct emulated *e, int64_t *place, int64_t count, enum emul
 
 typedef void (*kernel_call)(void **pointers);
 
+/* Which stack is in use. The address sanitizer must be told: at every jump it would else clear what
+ * it knows of all memory between two stacks. */
+struct stack {
+    const void *bottom;
+    size_t size;
+    void *kept; /* the sanitizer's, while another is in use */
+};
+
 /* A thread is entered by swapcontext and from then on switched by jumps, which ask nothing of the
  * system. */
 static struct {
@@ -160,21 +171,48 @@ static struct {
     jmp_buf scheduler, here[MOST_THREADS];
     bool entered[MOST_THREADS], finished[MOST_THREADS];
     char *stacks;
+    struct stack own, of[MOST_THREADS];
     int now;
     kernel_call call;
     void **pointers;
 } together;
 
+/* from NULL: its thread ends. */
+static void leave(struct stack *from, const struct stack *to)
+{
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_start_switch_fiber(from ? &from->kept : NULL, to->bottom, to->size);
+#else
+    (void)from, (void)to;
+#endif
+}
+
+/* before: where the stack that was left is noted, or NULL. */
+static void arrive(const struct stack *on, struct stack *before)
+{
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(on->kept, before ? &before->bottom : NULL,
+                                    before ? &before->size : NULL);
+#else
+    (void)on, (void)before;
+#endif
+}
+
 static void wait_for_block(void)
 {
-    if (!_setjmp(together.here[together.now]))
+    if (!_setjmp(together.here[together.now])) {
+        leave(&together.of[together.now], &together.own);
         _longjmp(together.scheduler, 1);
+    }
+    arrive(&together.of[together.now], &together.own);
 }
 
 static void run_thread(void)
 {
+    arrive(&together.of[together.now], &together.own);
     together.call(together.pointers);
     together.finished[together.now] = true;
+    leave(NULL, &together.own);
     _longjmp(together.scheduler, 1);
 }
 
@@ -182,8 +220,11 @@ static void run_thread(void)
 static void resume(int thread)
 {
     together.now = thread;
-    if (_setjmp(together.scheduler))
+    if (_setjmp(together.scheduler)) {
+        arrive(&together.own, NULL);
         return;
+    }
+    leave(&together.own, &together.of[thread]);
     if (together.entered[thread])
         _longjmp(together.here[thread], 1);
     together.entered[thread] = true;
@@ -201,6 +242,7 @@ static void start_threads(int threads)
         c->uc_stack.ss_size = STACK;
         c->uc_link = NULL;
         makecontext(c, run_thread, 0);
+        together.of[t] = (struct stack){.bottom = c->uc_stack.ss_sp, .size = STACK};
         together.entered[t] = together.finished[t] = false;
     }
 }

@@ -2,6 +2,7 @@
  * double it, nothing else depends on it. On a GPU that there is not (double.h). */
 #include "runtime/facade/facade.h"
 #include "tests/cuda/double.h"
+#include "tests/golden/case_suite.h"
 #include "tests/support/tiny.h"
 #include "tests/test.h"
 
@@ -231,7 +232,7 @@ static void go(const struct mgpu_options *o, double *loss, double *scale, const 
 static void test_resume(void)
 {
     double loss[2][MOST], scale[2][MOST];
-    for (int stop = 3; stop <= 18; stop += 5) {
+    for (int stop = 3; stop <= 18; stop += mgpu_case_quick() ? 15 : 5) {
         struct mgpu_options o = options("cuda:0", "16777216,every=4", 20);
         go(&o, loss[0], scale[0], tiny_path("whole.h5"));
         o.steps = stop;
@@ -343,7 +344,8 @@ int main(void)
     model = tiny_model(normalized);
     weights = normalized_weights;
     weight_count = NORMALIZED;
-    test_skips();
+    if (!mgpu_case_quick()) /* emulated threads are slow under the sanitizers */
+        test_skips();
     pieces = 3;
     test_run_ahead("cuda:0");
     test_resume();

@@ -41,9 +41,7 @@ static int record_settings(struct mgpu_trainer *t, struct mgpu_record *r)
         {"accumulate", text_of(r->arena, t->pieces)},
         {"sample-weight", o->sample_weight ? o->sample_weight : ""},
         {"precision", o->precision ? o->precision : "f32"},
-        {"loss-scale", t->scaling.on
-                           ? mgpu_arena_format(r->arena, "every=%lld", (long long)t->scaling.every)
-                           : ""},
+        {"loss-scale", mgpu_arena_format(r->arena, "every=%lld", (long long)t->scaling.every)},
         {"scale", joined(r->arena, o->scale)},
         {"normalize", joined(r->arena, o->normalize)},
         {"batch-axis", joined(r->arena, o->batch_axis)},

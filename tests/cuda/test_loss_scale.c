@@ -274,6 +274,18 @@ static void test_resume_other(void)
     o.loss_scale = "1024,every=3";
     go(&o, loss, scale, tiny_path("rest.h5"));
     CHECK(wanted_notes == 2 && scale[2] == 256);
+    wanted_note = "--loss-scale is ";
+    o.precision = "f32";
+    o.loss_scale = NULL;
+    o.resume = NULL;
+    o.steps = 2;
+    go(&o, loss, scale, tiny_path("float.h5"));
+    o.precision = "f16"; /* that changed, and is said: nobody gave a scale */
+    o.resume = tiny_path("float.h5");
+    o.steps = 3;
+    go(&o, loss, scale, tiny_path("rest.h5"));
+    CHECK(wanted_notes == 2);
+    o.resume = tiny_path("part.h5");
     wanted_note = "the scale stays";
     o.loss_scale = "256";
     go(&o, loss, scale, tiny_path("rest.h5"));

@@ -1,5 +1,6 @@
 /* mgpu-train: the command line over mgpu.h. Results on stdout, talk on stderr. */
 #include "runtime/base/file_name.h"
+#include "runtime/base/option_text.h"
 #include "runtime/base/status.h"
 #include "runtime/cli/begin.h"
 #include "runtime/cli/progress.h"
@@ -99,20 +100,11 @@ static void say_start(const struct mgpu_train_command *c, const struct mgpu_fact
                 o->resume, (long long)f->step);
 }
 
-/* One word for the shell. */
-static void say_word(const char *text)
-{
-    fputs(" '", stderr);
-    for (; *text; text++)
-        fputs(*text == '\'' ? "'\\''" : (char[]){*text, 0}, stderr);
-    fputc('\'', stderr);
-}
-
 static void say_list(const char *option, const char *const *list)
 {
     for (int i = 0; list && list[i]; i++) {
         fprintf(stderr, " --%s", option);
-        say_word(list[i]);
+        mgpu_write_shell_word(stderr, list[i]);
     }
 }
 
@@ -124,7 +116,7 @@ static void say_next(const struct mgpu_train_command *c)
         if (!mgpu_has_extension(c->save[i], ".onnx"))
             continue;
         fprintf(stderr, "next: %s", program_invocation_name);
-        say_word(c->save[i]);
+        mgpu_write_shell_word(stderr, c->save[i]);
         say_list("data", o->val ? o->val : o->data);
         say_list("scale", o->scale);
         say_list("normalize", o->normalize);
@@ -256,7 +248,7 @@ static int words_of_start(const struct mgpu_train_command *c, int i)
 static void say_resume(const struct mgpu_train_command *c, const char *path)
 {
     fprintf(stderr, "to go on: %s --resume", program_invocation_name);
-    say_word(path);
+    mgpu_write_shell_word(stderr, path);
     bool options = true;
     for (int i = 1; i < c->argc; i++) {
         options = options && strcmp(c->argv[i], "--");
@@ -264,7 +256,7 @@ static void say_resume(const struct mgpu_train_command *c, const char *path)
         if (words)
             i += words - 1;
         else
-            say_word(c->argv[i]);
+            mgpu_write_shell_word(stderr, c->argv[i]);
     }
     fputc('\n', stderr);
 }

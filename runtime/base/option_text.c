@@ -120,3 +120,11 @@ int mgpu_unknown_word(const char *what, const char *name, const char *const *nam
             (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", names[i]);
     return mgpu_fail(MGPU_EUSAGE, "unknown %s '%s' (known: %s)", what, name, known);
 }
+
+void mgpu_write_shell_word(FILE *to, const char *text)
+{
+    fputs(" '", to);
+    for (; *text; text++)
+        fputs(*text == '\'' ? "'\\''" : (char[]){*text, 0}, to);
+    fputc('\'', to);
+}

@@ -8,6 +8,7 @@
 #include "runtime/base/memory.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 
 struct mgpu_item {
     const char *name;
@@ -36,5 +37,8 @@ int mgpu_unknown_name(const char *what, const char *name, const char *const *nam
 
 /* The same, always with all that are known: for a few short words. */
 int mgpu_unknown_word(const char *what, const char *name, const char *const *names, int count);
+
+/* " 'TEXT'", a word of a command for a person to type into a shell. */
+void mgpu_write_shell_word(FILE *to, const char *text);
 
 #endif

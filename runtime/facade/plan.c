@@ -66,12 +66,24 @@ static const char *other_plan(struct mgpu_trainer *t)
 {
     const struct mgpu_options *o = &t->options;
     int64_t batch = t->plan_file->batch > 0 ? t->plan_file->batch : t->batch;
-    const char *losses = "";
-    for (int i = 0; i < mgpu_text_count(o->loss); i++)
-        losses = mgpu_arena_format(t->arena, "%s --loss %s", losses, o->loss[i]);
-    return mgpu_arena_format(
-        t->arena, "mgpu-partition %s --devices %s --batch %lld%s --plan NEW.json", t->path,
-        mgpu_cuda_check(0) == 0 ? "cuda:0" : "cpu:0,cpu:1", (long long)batch, losses);
+    char *text = NULL;
+    size_t size;
+    FILE *to = open_memstream(&text, &size);
+    if (!to)
+        return "mgpu-partition --plan NEW.json";
+    fputs("mgpu-partition", to);
+    mgpu_write_shell_word(to, t->path);
+    fprintf(to, " --devices %s --batch %lld", mgpu_cuda_check(0) == 0 ? "cuda:0" : "cpu:0,cpu:1",
+            (long long)batch);
+    for (int i = 0; i < mgpu_text_count(o->loss); i++) {
+        fputs(" --loss", to);
+        mgpu_write_shell_word(to, o->loss[i]);
+    }
+    fputs(" --plan NEW.json", to);
+    fclose(to);
+    const char *command = mgpu_arena_string(t->arena, text);
+    free(text);
+    return command;
 }
 
 const char *mgpu_cpu_advice(const struct mgpu_trainer *t)

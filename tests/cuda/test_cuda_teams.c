@@ -209,7 +209,7 @@ static void check_elsewhere(const char *devices, const char *cannot, const char 
     o.plan = tiny_path("plan.json");
     CHECK_FAILS(mgpu_trainer_new(&t, model, &o), run);
     CHECK_(strstr(mgpu_error(), "; make a plan for devices that are here: mgpu-partition ") &&
-               strstr(mgpu_error(), " --devices cuda:0 --batch 32 --loss mse --plan NEW.json") &&
+               strstr(mgpu_error(), " --devices cuda:0 --batch 32 --loss 'mse' --plan NEW.json") &&
                !strstr(mgpu_error(), "type --devices"),
            "%s", mgpu_error());
 }

@@ -112,9 +112,8 @@ int mgpu_cuda_driver_check(const struct mgpu_cuda_driver *driver, int index, int
     *sm = gpu.sm;
     if (*sm < MGPU_CUDA_OLDEST_SM)
         return mgpu_fail(MGPU_EDEVICE,
-                         "cuda:%d (%s) has compute capability %d.%d, mgpu needs %d.%d or more",
-                         index, gpu.name, *sm / 10, *sm % 10, MGPU_CUDA_OLDEST_SM / 10,
-                         MGPU_CUDA_OLDEST_SM % 10);
+                         "'%s' has compute capability %d.%d, mgpu needs %d.%d or more", gpu.name,
+                         *sm / 10, *sm % 10, MGPU_CUDA_OLDEST_SM / 10, MGPU_CUDA_OLDEST_SM % 10);
     return 0;
 }
 

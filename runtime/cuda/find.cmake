@@ -8,7 +8,7 @@ set(MGPU_CUDA_INCLUDES)
 set(lacks)
 foreach(header cuda.h nvrtc.h cublasLt.h cudnn.h)
   find_path(MGPU_HEADER_${header} ${header}
-    HINTS $ENV{CUDA_HOME}/include PATHS /usr/local/cuda/include NO_CACHE)
+    HINTS ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES include NO_CACHE)
   if(MGPU_HEADER_${header})
     list(APPEND MGPU_CUDA_INCLUDES ${MGPU_HEADER_${header}})
   else()

@@ -123,7 +123,7 @@ static void check_driver(void)
     fake.version = CUDA_VERSION;
     fake.major = 6, fake.minor = 1;
     CHECK_FAILS(mgpu_cuda_driver_check(&driver, 0, &sm),
-                "cuda:0 (GPU 0) has compute capability 6.1, mgpu needs 7.5 or more");
+                "'GPU 0' has compute capability 6.1, mgpu needs 7.5 or more");
     fake.init = CUDA_ERROR_SYSTEM_NOT_READY;
     CHECK_FAILS(mgpu_cuda_driver_check(&driver, 0, &sm),
                 "(cuInit) failed: CUDA_ERROR_SYSTEM_NOT_READY, system not ready; the machine is "
